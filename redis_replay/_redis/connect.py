@@ -1,0 +1,100 @@
+"""Where the server is, and clients for it: one description, any number of connection pools.
+
+A store opens two clients of its own for one target, since a blocked wait must never hold the
+connection that a mutation needs; its heartbeat thread opens a third. An existing client is never used
+itself: its connection settings are copied, so bytes stay bytes whatever it was created with (CASES F10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
+
+from redis_replay.errors import UnsupportedUrl
+
+CLIENT_SCHEMES: Final = ("redis", "rediss", "unix")
+_SOCKET_TIMEOUT_SECONDS: Final = 5.0
+_POOL_TIMEOUT_SECONDS: Final = 20.0
+_MOST_CONNECTIONS: Final = 32
+
+
+@dataclass(frozen=True)
+class Target:
+    """One server as connection class and settings; ``address`` is safe to print."""
+
+    address: str
+    connection_class: type[AbstractConnection]
+    settings: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def from_url(cls, url: str) -> Target:
+        """Describe the server of a ``redis://``, ``rediss://`` or ``unix://`` address.
+
+        Raises:
+            UnsupportedUrl: another scheme, or a malformed address.
+        """
+        scheme = urlsplit(url).scheme
+        if scheme not in CLIENT_SCHEMES:
+            raise UnsupportedUrl(
+                f"the address {redact(url)!r} has the scheme {scheme!r}; supported are redis://, "
+                "rediss://, unix:// and embedded://"
+            )
+        try:
+            settings = dict(parse_url(url))
+        except ValueError as malformed:
+            raise UnsupportedUrl(f"the address {redact(url)!r} is malformed: {malformed}") from None
+        connection_class = settings.pop("connection_class", Connection)
+        return cls(redact(url), connection_class, settings)
+
+    @classmethod
+    def from_client(cls, client: Redis) -> Target:
+        """Describe the server that an existing asyncio client talks to."""
+        pool = client.connection_pool
+        known = pool.connection_kwargs
+        place = known.get("path") or f"{known.get('host', '?')}:{known.get('port', '?')}"
+        return cls(f"the server at {place}", pool.connection_class, known)
+
+    def connect(self, *, block_seconds: float = 0.0) -> Redis:
+        """Return a new client with a pool of its own; nothing is sent yet.
+
+        Args:
+            block_seconds: Longest time that its commands may block on the server.
+        """
+        settings = {
+            **self.settings,
+            "decode_responses": False,
+            "encoding": "utf-8",
+            "protocol": 2,
+            "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+            "retry": Retry(NoBackoff(), 0),
+            "socket_timeout": _SOCKET_TIMEOUT_SECONDS + block_seconds,
+            "socket_connect_timeout": _SOCKET_TIMEOUT_SECONDS,
+        }
+        pool = BlockingConnectionPool(
+            connection_class=self.connection_class,
+            max_connections=_MOST_CONNECTIONS,
+            timeout=_POOL_TIMEOUT_SECONDS,
+            **settings,
+        )
+        return Redis.from_pool(pool)
+
+
+def redact(url: str) -> str:
+    """Return an address without its password, fit for messages and logs."""
+    try:
+        parts = urlsplit(url)
+        if parts.password is None:
+            return url
+        host = parts.netloc.rpartition("@")[2]
+        return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+    except ValueError:
+        return "<malformed address>"
+

@@ -1,0 +1,73 @@
+"""What a failure of the client means for the call that met it.
+
+Three answers: the call may be repeated under its number (`TRANSIENT`, whether it ran or not), the server
+said no and nothing was done (a `StoreError` to raise), or it is a fault of this package (raised as it is).
+Only the first word of an error text is read, since texts differ between servers (RELIABILITY L23).
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from redis import exceptions
+
+from redis_replay.errors import (
+    StoreCorrupted,
+    StoreError,
+    StoreOutOfMemory,
+    StoreRefused,
+    StoreUnavailable,
+)
+
+_TRANSIENT_WORDS: Final = frozenset({"BUSY", "NOREPLICAS", "UNKILLABLE"})
+_TRANSIENT_CLASSES: Final = (
+    exceptions.ReadOnlyError,
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+    exceptions.MasterDownError,
+)
+
+
+def is_missing_script(error: exceptions.RedisError) -> bool:
+    """Return whether the server does not know the script, so that nothing ran."""
+    return isinstance(error, exceptions.NoScriptError)
+
+
+def is_transient(error: exceptions.RedisError | OSError) -> bool:
+    """Return whether the same call may be sent again, under the same number."""
+    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
+        return False
+    if isinstance(error, exceptions.ResponseError):
+        return isinstance(error, _TRANSIENT_CLASSES) or _first_word(error) in _TRANSIENT_WORDS
+    return not _caused_by_tls(error)
+
+
+def as_store_error(error: exceptions.RedisError | OSError, *, address: str) -> StoreError:
+    """Return the error of this package that says what the server or the network said."""
+    if isinstance(error, exceptions.OutOfMemoryError):
+        return StoreOutOfMemory(
+            f"{address} is at its maxmemory limit and refused the write; nothing of this call was "
+            "written. Free memory, raise maxmemory, or lower the buffer's capacity."
+        )
+    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
+        return StoreRefused(f"{address} refused the password or user: {error}")
+    if not isinstance(error, exceptions.ResponseError):
+        return StoreUnavailable(f"{address} is not reachable: {error}")
+    if _first_word(error) == "WRONGTYPE":
+        return StoreCorrupted(f"a key at {address} has another type than it must have: {error}")
+    if is_transient(error):
+        return StoreUnavailable(f"{address} cannot serve the call now: {error}")
+    return StoreRefused(f"{address} refused the call: {error}")
+
+
+def _first_word(error: Exception) -> str:
+    return str(error).split(" ", 1)[0].upper()
+
+
+def _caused_by_tls(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,37 @@
+-- apply_cut: apply a mutation cut: admission, reservations and loader state, all or none.
+--
+-- Why atomic: the cursor, the reserved slots and the loader position move together, so a resumed run
+-- neither skips nor repeats a prompt, and no reader sees one without the others.
+-- Keys: meta slots prompts reserved ready claimed reserved_by_step reserved_by_owner tickets counters
+--   sessions owners events admissions
+-- Args: index seen_version loader_revision loader_state group_ids weights targets prompt_refs
+-- States: none -> reserved
+-- Returns: the fence of the reservations
+-- Refusals: CONFLICT DUPLICATE FULL FULL_BYTES
+-- include: session
+-- include: reservation
+local refusal = session.open()
+if refusal then return refusal end
+local advances = args.index and args.index == control.cursor + 1
+if advances and not admission.gate_open() then return control.head('CONFLICT', 'gate', text.whole(control.cursor)) end
+if args.index and not advances and admission.orphan() ~= args.index then
+  return control.head('CONFLICT', 'cursor', text.whole(control.cursor))
+end
+local revision = redis.call('HGET', keys.meta, 'loader_revision')
+if args.loader_revision and tonumber(revision) ~= args.loader_revision then
+  return control.head('CONFLICT', 'loader', revision)
+end
+refusal = reservation.check()
+if refusal then return refusal end
+
+if args.index then
+  if advances then admission.advance() end
+  admission.keep_open(args.index)
+end
+if args.loader_revision then
+  control.set('loader_revision', text.whole(args.loader_revision + 1))
+  control.set('loader_state', args.loader_state)
+end
+local fence = #args.group_ids > 0 and reservation.write()
+if fence and args.index then redis.call('HDEL', keys.admissions, text.whole(args.index)) end
+return session.close('cut', args.group_ids, fence and text.whole(fence) or '')

@@ -1,0 +1,24 @@
+-- claim: pass the ready groups that a policy's rule picks into training ownership.
+--
+-- Why atomic: groups are picked and taken in one step, so two trainers never share one. One script
+-- serves all built-in samplers; the rule and its numbers are data.
+-- Keys: meta slots reserved ready claimed ready_by_step claimed_by_step ready_by_order claimed_by_owner
+--   batches acks counters sessions owners events
+-- Args: rule lowest highest minimum maximum
+-- States: ready -> claimed
+-- Returns: the claim number, then each group's id and record; nothing when fewer than minimum
+-- Refusals: TOO_MANY CORRUPT
+-- include: session
+-- include: pick
+-- include: batch
+local refusal = session.open()
+if refusal then return refusal end
+local members = pick[args.rule]()
+if #members < args.minimum then return control.head('OK') end
+refusal = batch.check_room(#members)
+if refusal then return refusal end
+local slots, corrupt = slot.load_listed(members, 'ready')
+if not slots then return corrupt end
+local number, items = batch.give(slots, owner.read(args.owner), args.highest)
+redis.call('HINCRBY', keys.counters, 'claimed_total', #slots)
+return session.close('claim', slot.ids(members), text.whole(number), unpack(items))

@@ -1,0 +1,54 @@
+-- retire: ends live groups: off every set, counted by end and reason, their keys named for collection.
+--
+-- Payload keys may lie on other servers, so they are only entered in `dead` here; the collector frees
+-- them afterwards. Nothing that a writer may have left behind is unknown: a reserved slot's current
+-- fence names what its writer may have written.
+-- Keys: slots prompts counters ends dead and those of `index`
+-- include: index
+local retire = {}
+
+local function name(dead, entry)
+  dead[#dead + 1] = control.next_seq()
+  dead[#dead + 1] = entry
+end
+
+local function name_payload(found, dead)
+  name(dead, text.whole(found.payload_fence or found.fence) .. ':' .. found.id)
+end
+
+local function name_columns(found, dead)
+  if found.written then
+    name(dead, 'w' .. text.whole(found.written) .. '.' .. text.whole(found.payload_fence) .. ':' .. found.id)
+  end
+end
+
+local function enter(dead)
+  if #dead > 0 then redis.call('ZADD', keys.dead, unpack(dead)) end
+end
+
+-- Names what a lost attempt or a lost claim may have written; the slots themselves live on.
+function retire.leftovers(slots)
+  local dead = {}
+  for _, found in ipairs(slots) do
+    if found.state == 'reserved' then name_payload(found, dead) else name_columns(found, dead) end
+  end
+  enter(dead)
+end
+
+function retire.groups(slots, ending, reason)
+  if #slots == 0 then return end
+  local ids, dead, bytes = {}, {}, 0
+  for at, found in ipairs(slots) do
+    ids[at] = found.id
+    name_payload(found, dead)
+    name_columns(found, dead)
+    bytes = bytes + (found.bytes or 0)
+  end
+  redis.call('HDEL', keys.slots, unpack(ids))
+  index.remove(slots)
+  redis.call('HDEL', keys.prompts, unpack(ids))
+  enter(dead)
+  redis.call('HINCRBY', keys.counters, ending, #slots)
+  redis.call('HINCRBY', keys.counters, 'payload_bytes', text.whole(0 - bytes))
+  redis.call('HINCRBY', keys.ends, ending .. ':' .. reason, #slots)
+end

@@ -1,0 +1,38 @@
+-- session: the frame of a mutation by an attached session.
+--
+-- A call is numbered before its first attempt and keeps its number, so a repeated call after a lost
+-- reply gets the first answer and changes nothing. An expired session is refused.
+-- Keys: meta sessions owners events
+-- Refusals: REUSED EXPIRED FENCED
+-- include: control
+local session = {}
+
+local WINDOW = 16
+
+local function window_field()
+  return text.whole(args.epoch) .. ':' .. text.whole(args.call % WINDOW)
+end
+
+function session.open()
+  local refusal = control.open()
+  if refusal then return refusal end
+  local kept = redis.call('HGET', keys.sessions, window_field())
+  if kept then
+    local items = text.unpack(kept)
+    local call, digest = tonumber(table.remove(items, 1)), table.remove(items, 1)
+    if call > args.call then return control.head('EXPIRED', text.whole(call)) end
+    if call == args.call and digest ~= args.digest then return control.head('REUSED') end
+    if call == args.call then return items end
+  end
+  local record = redis.call('HGET', keys.owners, args.owner)
+  local epoch = record and text.words(record)[1]
+  if not epoch or tonumber(epoch) ~= args.epoch then return control.head('FENCED', epoch or '') end
+end
+
+-- Closes the mutation and keeps its reply for a repetition of the same call.
+function session.close(kind, subjects, ...)
+  control.close(kind, subjects, args.owner)
+  local answer = control.head('OK', ...)
+  redis.call('HSET', keys.sessions, window_field(), text.pack({ text.whole(args.call), args.digest, unpack(answer) }))
+  return answer
+end

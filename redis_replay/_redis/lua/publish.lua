@@ -1,0 +1,16 @@
+-- publish: raise the trainer version; it never falls.
+--
+-- Why atomic: two publishers leave the larger version. May be repeated.
+-- Keys: meta events
+-- Args: trainer_version
+-- Returns: nothing
+-- Refusals: none
+-- include: control
+local refusal = control.open()
+if refusal then return refusal end
+if args.trainer_version > control.version then
+  control.version = args.trainer_version
+  control.set('trainer_version', text.whole(control.version))
+  control.close('version', {}, '')
+end
+return control.head('OK')

@@ -1,0 +1,16 @@
+-- reserve: give places in the buffer to new prompt groups, all or none.
+--
+-- Why atomic: the places are counted and taken in one step.
+-- Keys: meta slots prompts reserved ready claimed reserved_by_step reserved_by_owner tickets counters
+--   sessions owners events admissions
+-- Args: group_ids weights targets prompt_refs
+-- States: none -> reserved
+-- Returns: the fence they share
+-- Refusals: DUPLICATE FULL FULL_BYTES
+-- include: session
+-- include: reservation
+local refusal = session.open()
+if refusal then return refusal end
+refusal = reservation.check()
+if refusal then return refusal end
+return session.close('reserve', args.group_ids, text.whole(reservation.write()))

@@ -1,0 +1,20 @@
+-- set_cursor: seed the dispatch cursor of a run that has not admitted yet.
+--
+-- Why atomic: a seed after the first admission would skip or repeat a batch, so both are compared here.
+-- May be repeated: the same seed changes nothing.
+-- Keys: meta events
+-- Args: cursor exact
+-- Returns: whether the seed was taken
+-- Refusals: CURSOR
+-- include: control
+local refusal = control.open()
+if refusal then return refusal end
+if control.cursor == args.cursor then return control.head('OK', '1') end
+if redis.call('HGET', keys.meta, 'admitted') then
+  if args.exact == 1 then return control.head('CURSOR', text.whole(args.cursor)) end
+  return control.head('OK', '0')
+end
+control.cursor = args.cursor
+control.set('dispatch_index', text.whole(args.cursor))
+control.close('cursor', {}, '')
+return control.head('OK', '1')

@@ -1,0 +1,67 @@
+-- settle: consume all claims of a session and, for a step, raise the trainer version.
+--
+-- Why atomic: what was trained and the version that says so change together. Under `in_order` the
+-- reserved groups of passed steps are aborted here, so that no late commit can fill a closed step.
+-- A step that was settled answers again with its first answer to whoever names the same claims.
+-- Keys: meta slots prompts reserved claimed reserved_by_step claimed_by_step reserved_by_owner claimed_by_owner
+--   tickets batches acks counters ends dead sessions owners events
+-- Args: step exact empty batches group_ids
+-- States: claimed -> trained; reserved -> aborted
+-- Returns: groups trained, groups aborted, then the trained groups' ids
+-- Refusals: STEP MISMATCH NOTHING ACKS CORRUPT
+-- include: session
+-- include: retire
+-- include: batch
+local refusal = session.open()
+if refusal then return refusal end
+local claims = table.concat(args.batches, ',')
+local kept = redis.call('HMGET', keys.meta, 'policy', 'last_step', 'last_claims', 'last_answer')
+if args.step and args.step ~= control.version then
+  if tonumber(kept[2] or '') == args.step and kept[3] == claims then
+    return control.head('OK', unpack(text.unpack(kept[4])))
+  end
+  return control.head('STEP', text.whole(args.step))
+end
+local members = owner.held(keys.claimed_by_owner, args.epoch, 1025)
+local slots, corrupt = slot.load_listed(members, 'claimed')
+if not slots then return corrupt end
+local ids, owned = slot.ids(members), {}
+for _, id in ipairs(ids) do
+  owned[id] = true
+end
+if args.exact == 1 then
+  local unknown, missing = {}, {}
+  for _, id in ipairs(args.group_ids) do
+    if not owned[id] then unknown[#unknown + 1] = id end
+    owned[id] = nil
+  end
+  for _, id in ipairs(ids) do
+    if owned[id] then missing[#missing + 1] = id end
+  end
+  if #unknown + #missing > 0 then return control.head('MISMATCH', text.pack(unknown), text.pack(missing)) end
+elseif #slots == 0 and args.empty == 0 then
+  return control.head('NOTHING')
+end
+for _, number in ipairs(batch.numbers(slots)) do
+  local absent = batch.absent(number)
+  if #absent > 0 then return control.head('ACKS', text.whole(number), unpack(absent)) end
+end
+local late = {}
+if args.step and kept[1] == 'in_order' then
+  late, corrupt = slot.load_listed(
+    redis.call('ZRANGEBYSCORE', keys.reserved_by_step, '-inf', text.whole(args.step), 'LIMIT', 0, 1024), 'reserved')
+  if not late then return corrupt end
+end
+
+retire.groups(slots, 'trained', 'trained')
+retire.groups(late, 'aborted', 'stale')
+batch.forget(slots, {})
+local answer = { text.whole(#slots), text.whole(#late), unpack(ids) }
+if args.step then
+  control.version = args.step + 1
+  control.set('trainer_version', text.whole(control.version))
+  control.set('last_step', text.whole(args.step))
+  control.set('last_claims', claims)
+  control.set('last_answer', text.pack(answer))
+end
+return session.close('settle', ids, unpack(answer))

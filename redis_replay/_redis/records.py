@@ -1,0 +1,138 @@
+"""Records that scripts write and Python reads: slots, owners, packed lists, reply heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redis_replay.errors import StoreCorrupted
+from redis_replay.types import GroupState, SlotView
+
+
+def unpack_items(packed: bytes) -> list[bytes]:
+    """Undo ``text.pack`` of the Lua library: each item as its length, a colon and its bytes."""
+    items: list[bytes] = []
+    at = 0
+    while at < len(packed):
+        colon = packed.index(b":", at)
+        at = colon + 1 + int(packed[at:colon])
+        items.append(packed[colon + 1 : at])
+    return items
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRecord:
+    """A slot as the scripts write it: thirteen words, ``-`` for none (``slot.lua``)."""
+
+    group_id: str
+    state: GroupState
+    order: int
+    fence: int
+    start: int
+    finish: int | None
+    target: int | None
+    payload_fence: int | None
+    epoch: int | None
+    attempt: int
+    batch: int | None
+    requeues: int
+    written: int | None
+    payload_bytes: int | None
+
+    @classmethod
+    def parse(cls, group_id: bytes, record: bytes) -> SlotRecord:
+        """Read one record.
+
+        Raises:
+            StoreCorrupted: it does not have the thirteen words it must have.
+        """
+        try:
+            name, *words = record.decode("ascii").split(" ")
+            n = [None if word == "-" else int(word) for word in words]
+            order, fence, start, attempt, requeues = n[0], n[1], n[2], n[7], n[9]
+            if order is None or fence is None or start is None:
+                raise ValueError("order, fence or start is absent")
+            if attempt is None or requeues is None or len(n) != 12:
+                raise ValueError("attempt or requeues is absent")
+            return cls(
+                group_id=group_id.decode(),
+                state=GroupState(name),
+                order=order,
+                fence=fence,
+                start=start,
+                finish=n[3],
+                target=n[4],
+                payload_fence=n[5],
+                epoch=n[6],
+                attempt=attempt,
+                batch=n[8],
+                requeues=requeues,
+                written=n[10],
+                payload_bytes=n[11],
+            )
+        except (ValueError, IndexError, UnicodeDecodeError) as broken:
+            raise StoreCorrupted(
+                f"slot {group_id!r} has the record {record!r}, which is not readable ({broken})"
+            ) from broken
+
+    @classmethod
+    def parse_pairs(cls, items: list[bytes]) -> list[SlotRecord]:
+        """Read a flat list of ids and records."""
+        return [cls.parse(i, r) for i, r in zip(items[::2], items[1::2], strict=True)]
+
+    @property
+    def member(self) -> str:
+        """The slot's member in every sorted set that lists it."""
+        return f"{self.order:016d}:{self.group_id}"
+
+    def view(self, owner_names: dict[int, str]) -> SlotView:
+        """Return the public view; an epoch that is nobody's any more shows no owner."""
+        return SlotView(
+            group_id=self.group_id,
+            state=self.state,
+            order=self.order,
+            start_weight_version=self.start,
+            end_weight_version=self.finish,
+            target_step=self.target,
+            fence=self.fence,
+            payload_fence=self.payload_fence,
+            owner=owner_names.get(self.epoch) if self.epoch is not None else None,
+            attempt=self.attempt,
+            batch=self.batch,
+            training_requeues=self.requeues,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """An attached session: ``<epoch> <heartbeat> <role> <world> <lease ms> <host>``."""
+
+    epoch: int
+    heartbeat: int
+    role: str
+    world: int
+    lease_seconds: float
+    host: str
+
+    @classmethod
+    def parse(cls, record: bytes) -> OwnerRecord:
+        """Read one record."""
+        epoch, heartbeat, role, world, lease_ms, host = record.decode().split(" ", 5)
+        return cls(int(epoch), int(heartbeat), role, int(world), int(lease_ms) / 1000, host)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRecord:
+    """What every reply says of the run: the mirror that synchronous readers answer from."""
+
+    seq: int
+    dispatch_index: int
+    trainer_version: int
+    gate_window: int | None
+
+    @classmethod
+    def parse(cls, head: list[bytes]) -> ControlRecord | None:
+        """Read the head of a reply after its code; ``None`` where the run could not be read."""
+        seq, cursor, version, window = head
+        if not seq or not cursor:
+            return None
+        return cls(int(seq), int(cursor), int(version), int(window) if window else None)
