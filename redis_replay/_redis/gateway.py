@@ -37,7 +37,6 @@ class Gateway:
 
     Attributes:
         control: The newest control record that a reply carried, ``None`` before the first.
-        on_control: Called whenever a newer control record has been seen.
     """
 
     target: Target
@@ -75,7 +74,8 @@ class Gateway:
         floor = self.control.seq if self.control else 0
         reply = await self.run(lambda client: _run_script(client, self.keyspace, call, frame, writes))
         control = ControlRecord.parse(reply[1:5])
-        self._observe(control, floor)
+        if control is not None:
+            self.observe(control, floor=floor)
         code = reply[0].decode()
         if code != "OK":
             return Refusal(code, control, tuple(reply[5:]))
@@ -98,9 +98,31 @@ class Gateway:
             await anyio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
-    def _observe(self, control: ControlRecord | None, floor: int) -> None:
-        if control is None:
-            return
+    async def pipeline(self, commands: Sequence[Sequence[Argument]], *, atomic: bool = False) -> list[Any]:
+        """Run commands that may be repeated in one round trip and return their replies in order.
+
+        Args:
+            commands: Each a command name and its arguments.
+            atomic: Whether nothing else may run between them (``MULTI``).
+
+        Raises:
+            StoreError: as `run`; the first command that fails decides.
+        """
+
+        async def execute(client: Redis) -> list[Any]:
+            pipeline = client.pipeline(transaction=atomic)
+            for command in commands:
+                pipeline.execute_command(*command)
+            return await pipeline.execute()
+
+        return await self.run(execute) if commands else []
+
+    def observe(self, control: ControlRecord, *, floor: int = 0) -> None:
+        """Keep a control record if it is the newest.
+
+        Raises:
+            StoreRegressed: it is older than what was known when it was asked for.
+        """
         if control.seq < floor:
             raise StoreRegressed(
                 f"{self.target.address} answered with mutation {control.seq} after mutation {floor} "

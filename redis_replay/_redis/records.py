@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from redis_replay.errors import StoreCorrupted
 from redis_replay.types import GroupState, SlotView
@@ -118,6 +119,10 @@ class OwnerRecord:
         """Read one record."""
         epoch, heartbeat, role, world, lease_ms, host = record.decode().split(" ", 5)
         return cls(int(epoch), int(heartbeat), role, int(world), int(lease_ms) / 1000, host)
+
+
+CONTROL_FIELDS: Final = ("seq", "dispatch_index", "trainer_version", "gate_window")
+"""Fields of ``meta`` that make a `ControlRecord`, in the order of every reply's head."""
 
 
 @dataclass(frozen=True, slots=True)

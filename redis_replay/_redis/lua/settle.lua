@@ -14,7 +14,11 @@
 -- include: batch
 local refusal = session.open()
 if refusal then return refusal end
-local claims = table.concat(args.batches, ',')
+local claims = {}
+for at, number in ipairs(args.batches) do
+  claims[at] = text.whole(number)
+end
+claims = table.concat(claims, ',')
 local kept = redis.call('HMGET', keys.meta, 'policy', 'last_step', 'last_claims', 'last_answer')
 if args.step and args.step ~= control.version then
   if tonumber(kept[2] or '') == args.step and kept[3] == claims then
@@ -39,8 +43,16 @@ if args.exact == 1 then
     if owned[id] then missing[#missing + 1] = id end
   end
   if #unknown + #missing > 0 then return control.head('MISMATCH', text.pack(unknown), text.pack(missing)) end
-elseif #slots == 0 and args.empty == 0 then
-  return control.head('NOTHING')
+else
+  if #slots == 0 and args.empty == 0 then return control.head('NOTHING') end
+  local seen, unseen = {}, {}
+  for _, number in ipairs(args.batches) do
+    seen[number] = true
+  end
+  for _, found in ipairs(slots) do
+    if not seen[found.batch] then unseen[#unseen + 1] = found.id end
+  end
+  if #unseen > 0 then return control.head('MISMATCH', '', text.pack(unseen)) end
 end
 for _, number in ipairs(batch.numbers(slots)) do
   local absent = batch.absent(number)

@@ -1,0 +1,129 @@
+"""Wake-ups from the run's event stream: one blocked reader a process, fanned out by topic.
+
+A waiter takes a ticket, checks its condition, then waits for the ticket's topic to move. The reader reads
+from the last id it saw, so no event between check and wait is missed; a slow re-check is the net below it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import anyio
+from redis.exceptions import RedisError
+
+from redis_replay._redis.connect import Target
+from redis_replay._redis.faults import is_transient
+from redis_replay._redis.keys import Key, Keyspace
+
+_LOG = logging.getLogger(__name__)
+_BLOCK_SECONDS: Final = 2.0
+_RECONNECT_SECONDS: Final = 0.25
+
+
+class Topic(StrEnum):
+    """What a waiter waits for."""
+
+    READY = "ready"
+    SPACE = "space"
+    ADMISSION = "admission"
+    TICKETS = "tickets"
+
+
+_TOPICS: Final[Mapping[str, frozenset[Topic]]] = {
+    "commit": frozenset({Topic.READY}),
+    "requeue": frozenset({Topic.READY}),
+    "promote": frozenset({Topic.READY}),
+    "settle": frozenset({Topic.SPACE, Topic.ADMISSION, Topic.READY}),
+    "version": frozenset({Topic.ADMISSION, Topic.READY}),
+    "window": frozenset({Topic.ADMISSION}),
+    "policy": frozenset({Topic.ADMISSION}),
+    "cursor": frozenset({Topic.ADMISSION}),
+    "evict": frozenset({Topic.SPACE, Topic.READY}),
+    "abort": frozenset({Topic.SPACE, Topic.READY}),
+    "remove": frozenset({Topic.SPACE, Topic.READY}),
+    "resize": frozenset({Topic.SPACE}),
+    "end_owner": frozenset(Topic),
+}
+
+
+@dataclass
+class Wakeups:
+    """Counts what moved, by topic, and wakes who waits for it."""
+
+    target: Target
+    keyspace: Keyspace
+    _counts: dict[Topic, int] = field(default_factory=lambda: dict.fromkeys(Topic, 0))
+    _moved: dict[Topic, anyio.Event] = field(
+        default_factory=lambda: {topic: anyio.Event() for topic in Topic}
+    )
+    _started: anyio.Event = field(default_factory=anyio.Event)
+    _last_id: str = "$"
+    _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    async def ticket(self, topic: Topic) -> int:
+        """Return a ticket taken before a condition is checked."""
+        await self._started.wait()
+        return self._counts[topic]
+
+    async def wait(self, topic: Topic, ticket: int, *, at_most_seconds: float) -> bool:
+        """Wait until the topic has moved since the ticket was taken, or for a while.
+
+        Returns:
+            Whether it has moved.
+        """
+        if self._counts[topic] == ticket:
+            with anyio.move_on_after(at_most_seconds):
+                await self._moved[topic].wait()
+        return self._counts[topic] != ticket
+
+    def move(self, topics: frozenset[Topic]) -> None:
+        """Wake everybody who waits for one of the topics."""
+        for topic in topics:
+            self._counts[topic] += 1
+            self._moved[topic].set()
+            self._moved[topic] = anyio.Event()
+
+    def stop(self) -> None:
+        """End the reader and wake everybody."""
+        self._scope.cancel()
+        self._started.set()
+        self.move(frozenset(Topic))
+
+    async def read_forever(self) -> None:
+        """Read the stream until stopped; a lost connection is opened again."""
+        with self._scope:
+            await self._read()
+
+    async def _read(self) -> None:
+        client = self.target.connect(block_seconds=_BLOCK_SECONDS)
+        stream = self.keyspace.control(Key.EVENTS)
+        try:
+            while True:
+                try:
+                    if not self._started.is_set():
+                        newest = await client.xrevrange(stream, count=1)
+                        self._last_id = newest[0][0].decode() if newest else "0-0"
+                        self._started.set()
+                    found = await client.xread(
+                        {stream: self._last_id}, block=int(_BLOCK_SECONDS * 1000)
+                    )
+                except (RedisError, OSError) as failure:
+                    if not is_transient(failure):
+                        _LOG.warning("the event stream cannot be read: %s", failure)
+                    self._started.set()
+                    self._last_id = "0-0" if self._last_id == "$" else self._last_id
+                    self.move(frozenset(Topic))
+                    await anyio.sleep(_RECONNECT_SECONDS)
+                    continue
+                for _, entries in found or []:
+                    self._last_id = entries[-1][0].decode()
+                    self.move(
+                        frozenset().union(*(_TOPICS.get(e[b"kind"].decode(), frozenset()) for _, e in entries))
+                    )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await client.aclose(close_connection_pool=True)

@@ -1,0 +1,214 @@
+"""Admission for samplers: the mirrored control record, the wait at the gate, the advance.
+
+Readers answer from the newest control record any reply has carried. A waiter is woken by the event stream; while
+it waits it re-reads ``trainer_version_fn``, a local call, every few milliseconds without any command.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import anyio
+
+from redis_replay._redis.events import Topic
+from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.keys import Key
+from redis_replay._redis.records import CONTROL_FIELDS, ControlRecord, OwnerRecord
+from redis_replay._redis.refusals import Refusal
+from redis_replay._redis.scripts import Admit, BindPolicy, SetCursor, SetWindow
+from redis_replay.errors import StoreMissing
+from redis_replay.samplers.base import NOTHING_DISPATCHED, PolicyBinding
+from redis_replay.selection import validate_version
+from redis_replay.session import Session
+
+_LOG = logging.getLogger(__name__)
+_RECHECK_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionState:
+    """What a dispatch decision needs, read in one instant.
+
+    Attributes:
+        orphan: Lowest admitted index whose admitter is gone; it is given out before any advance.
+    """
+
+    control: ControlRecord
+    orphan: int | None
+    loader_revision: int
+    loader_state: bytes | None
+
+    @property
+    def next_index(self) -> int:
+        """The index that the next admission gets."""
+        return self.control.dispatch_index + 1 if self.orphan is None else self.orphan
+
+    def is_open(self, seen_version: int) -> bool:
+        """Return whether a batch may dispatch: the rule of the admission script."""
+        reach = max(self.control.trainer_version, seen_version) + (self.control.gate_window or 0)
+        return self.orphan is not None or self.control.dispatch_index < reach
+
+
+async def read_admission(gateway: Gateway) -> AdmissionState:
+    """Read the admission state. Atomic; a pure read.
+
+    Raises:
+        StoreMissing: the run is not there.
+    """
+    control = gateway.keyspace.control
+    meta, admissions, owners = await gateway.pipeline(
+        [
+            ("HMGET", control(Key.META), *CONTROL_FIELDS, "loader_revision", "loader_state"),
+            ("HGETALL", control(Key.ADMISSIONS)),
+            ("HGETALL", control(Key.OWNERS)),
+        ],
+        atomic=True,
+    )
+    record = ControlRecord.parse(meta[:4]) if meta[0] is not None else None
+    if record is None:
+        raise StoreMissing(f"run {gateway.keyspace.run!r} is not on {gateway.target.address}")
+    gateway.observe(record)
+    live = {b"%d %s" % (OwnerRecord.parse(r).epoch, name) for name, r in owners.items()}
+    orphans = [int(index) for index, holder in admissions.items() if holder not in live]
+    return AdmissionState(record, min(orphans, default=None), int(meta[4]), meta[5])
+
+
+@dataclass
+class Admission:
+    """Admission under one session.
+
+    Attributes:
+        seen_version: Largest trainer version that ``trainer_version_fn`` has returned.
+        undelivered: Indexes admitted for callers that were cancelled before they received them.
+    """
+
+    session: Session
+    seen_version: int = 0
+    undelivered: list[int] = field(default_factory=list)
+
+    @property
+    def dispatch_index(self) -> int:
+        """Index of the last admitted batch in the newest reply."""
+        control = self.session.link.gateway.control
+        return control.dispatch_index if control else NOTHING_DISPATCHED
+
+    @property
+    def trainer_version(self) -> int:
+        """The trainer version in the newest reply."""
+        control = self.session.link.gateway.control
+        return control.trainer_version if control else 0
+
+    @property
+    def gate_window(self) -> int | None:
+        """The gate window in the newest reply."""
+        control = self.session.link.gateway.control
+        return control.gate_window if control else None
+
+    @property
+    def groups_per_step(self) -> int | None:
+        """Groups in one training batch, as the run was opened."""
+        return self.session.link.run.settings.groups_per_step
+
+    async def refresh(self) -> None:
+        """Read the control record anew."""
+        await read_admission(self.session.link.gateway)
+
+    async def bind(self, binding: PolicyBinding) -> None:
+        """Write the policy into the run, or compare; other windows are accepted and logged.
+
+        Raises:
+            PolicyMismatch: the run is bound to another policy.
+            CapacityTooSmall: the run's capacity is below what the policy needs.
+        """
+        link = self.session.link
+        outcome, policy, windows = await link.call(
+            BindPolicy(
+                policy=binding.name,
+                windows=binding.windows,
+                gate_window=binding.gate_window,
+                required_capacity=binding.required_capacity,
+                switch=int(link.switch_policy),
+            )
+        )
+        if outcome in ("windows", "switched"):
+            _LOG.warning(
+                "run %r: sampler changed from %s %s to %s %s",
+                link.gateway.keyspace.run,
+                *(policy, windows, binding.name, binding.windows),
+            )
+
+    async def seed(self, dispatch_index: int, *, exact: bool) -> None:
+        """Seed the cursor of a run that never admitted; see `SetCursor`.
+
+        Raises:
+            CursorConflict: an exact seed differs from the cursor of a run that has admitted.
+        """
+        taken = await self.session.link.call(SetCursor(dispatch_index, int(exact)))
+        if not taken:
+            _LOG.warning(
+                "the dispatch cursor stays at %d, as stored; the seed %d was not applied",
+                *(self.dispatch_index, dispatch_index),
+            )
+
+    async def set_gate_window(self, gate_window: int) -> None:
+        """Write the live gate window."""
+        await self.session.link.call(SetWindow(gate_window))
+
+    async def wait_until_open(
+        self, trainer_version_fn: Callable[[], int], *, poll_seconds: float
+    ) -> None:
+        """Wait until a batch may dispatch. Changes nothing; may be cancelled at any instant.
+
+        Raises:
+            StoreClosed: the store was closed while waiting.
+        """
+        link = self.session.link
+        while True:
+            ticket = await link.wakeups.ticket(Topic.ADMISSION)
+            link.require_open()
+            state = await read_admission(link.gateway)
+            recheck = anyio.current_time() + _RECHECK_SECONDS
+            while not self.undelivered:
+                self._look(trainer_version_fn)
+                if state.is_open(self.seen_version):
+                    return
+                moved = await link.wakeups.wait(
+                    Topic.ADMISSION, ticket, at_most_seconds=poll_seconds
+                )
+                if moved or anyio.current_time() > recheck:
+                    break
+            else:
+                return
+
+    def _look(self, trainer_version_fn: Callable[[], int]) -> None:
+        version = trainer_version_fn()
+        validate_version("the value of trainer_version_fn", version)
+        self.seen_version = max(self.seen_version, version)
+
+    async def admit(self) -> int | None:
+        """Advance the cursor by one and return the index, ``None`` when the gate is closed.
+
+        Atomic. An index that a cancelled call admitted is returned first.
+        """
+        if self.undelivered:
+            return self.undelivered.pop(0)
+        await self.session.attach()
+        return await self.session.link.tasks.finish(
+            partial(self._admit), unclaimed=self._keep_undelivered
+        )
+
+    async def _admit(self) -> int | None:
+        reply = await self.session.run_numbered(Admit(seen_version=self.seen_version))
+        if not isinstance(reply, Refusal):
+            return reply
+        if reply.code == "GATE":
+            return None
+        raise reply.error
+
+    async def _keep_undelivered(self, index: int | None) -> None:
+        if index is not None:
+            self.undelivered.append(index)

@@ -1,0 +1,278 @@
+"""The audit: every invariant of a run's keyspace, checked on one instant's copy.
+
+The control plane is read in one transaction, so no mutation falls between; payload lengths are read after it and
+a group that moved on meanwhile is looked at again. A pure read. Cost: proportional to the live groups.
+
+====  ==================================================================================================
+ 1    each live slot is listed in exactly the sorted sets of its state, with the right scores
+ 2    conservation: reserved_total = reserved + ready + claimed + quarantined + the five ends
+ 3    capacity: reserved + ready + claimed is at most the capacity
+ 4    fences and orders are below the run's counters; no two slots share an order
+ 5    every claimed slot is in the manifest of its batch, and every manifest has a live claim
+ 6    slots with a holder name an epoch that is attached or still being drained
+ 7    every committed slot has its record and all its payload bytes; payload_bytes adds up
+ 8    the ledger of ends adds up to the totals
+ 9    the dispatch cursor covers every target step that was admitted and is live
+10    prompts and records belong to live slots (or wait for collection)
+====  ==================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.keys import Key, group_field
+from redis_replay._redis.records import OwnerRecord, SlotRecord, unpack_items
+from redis_replay.errors import PayloadCorrupted, StoreCorrupted, StoreMissing
+from redis_replay.groups import unpack_record
+from redis_replay.types import GroupState
+
+ENDS: Final = ("trained", "filtered", "evicted", "aborted", "removed")
+_HASHES: Final = (
+    *(Key.META, Key.SLOTS, Key.PROMPTS, Key.GROUPS, Key.OWNERS, Key.LOST, Key.BATCHES),
+    *(Key.COUNTERS, Key.ENDS, Key.ADMISSIONS),
+)
+_SETS: Final = (
+    *(Key.RESERVED, Key.READY, Key.CLAIMED, Key.QUARANTINED, Key.RESERVED_BY_STEP),
+    *(Key.READY_BY_STEP, Key.CLAIMED_BY_STEP, Key.READY_BY_ORDER, Key.RESERVED_BY_OWNER),
+    *(Key.CLAIMED_BY_OWNER, Key.TICKETS, Key.DEAD),
+)
+_SLICE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken invariant: its number in the module's table and what was found."""
+
+    invariant: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What the audit found.
+
+    Attributes:
+        live: Live groups by state.
+        ends: Ended groups by end.
+    """
+
+    groups_checked: int
+    violations: tuple[Violation, ...]
+    live: Mapping[str, int] = field(default_factory=dict)
+    ends: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every invariant holds."""
+        return not self.violations
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """The control plane of one instant."""
+
+    hashes: Mapping[Key, Mapping[bytes, bytes]]
+    sets: Mapping[Key, Mapping[str, float]]
+    slots: Sequence[SlotRecord]
+
+    def meta(self, name: str) -> int:
+        return int(self.hashes[Key.META][name.encode()])
+
+    def total(self, name: str) -> int:
+        return int(self.hashes[Key.COUNTERS].get(name.encode(), b"0"))
+
+
+async def audit_run(gateway: Gateway) -> AuditReport:
+    """Check a run.
+
+    Raises:
+        StoreMissing: the run is not there.
+        StoreError: the server cannot be read.
+    """
+    copy, unreadable = await _read(gateway)
+    found = [
+        *unreadable,
+        *_check_indexes(copy),
+        *_check_totals(copy),
+        *_check_numbers(copy),
+        *_check_claims(copy),
+        *_check_records(copy),
+        *await _check_payloads(gateway, copy),
+    ]
+    live = {state.value: 0 for state in GroupState}
+    for slot in copy.slots:
+        live[slot.state.value] += 1
+    ends = {name: copy.total(name) for name in ENDS}
+    return AuditReport(len(copy.slots), tuple(found), live, ends)
+
+
+async def _read(gateway: Gateway) -> tuple[_Copy, list[Violation]]:
+    control = gateway.keyspace.control
+    replies: list[Any] = await gateway.pipeline(
+        [
+            *[("HGETALL", control(key)) for key in _HASHES],
+            *[("ZRANGE", control(key), 0, -1, "WITHSCORES") for key in _SETS],
+        ],
+        atomic=True,
+    )
+    hashes = dict(zip(_HASHES, replies[: len(_HASHES)], strict=True))
+    if not hashes[Key.META]:
+        raise StoreMissing(f"run {gateway.keyspace.run!r} is not on {gateway.target.address}")
+    sets: dict[Key, dict[str, float]] = {}
+    for key, listed in zip(_SETS, replies[len(_HASHES) :], strict=True):
+        flat = [item for pair in listed for item in pair] if listed[:1] and isinstance(
+            listed[0], tuple | list
+        ) else listed
+        sets[key] = {m.decode(): float(s) for m, s in zip(flat[::2], flat[1::2], strict=True)}
+    slots: list[SlotRecord] = []
+    unreadable: list[Violation] = []
+    for group_id, record in hashes[Key.SLOTS].items():
+        try:
+            slots.append(SlotRecord.parse(group_id, record))
+        except StoreCorrupted as broken:
+            unreadable.append(Violation(1, str(broken)))
+    return _Copy(hashes, sets, slots), unreadable
+
+
+def expected_entries(slot: SlotRecord) -> dict[Key, int]:
+    """Return the sorted sets that must list a slot, with the scores: the rule of ``index.lua``."""
+    state = slot.state.value
+    entries = {Key(state): slot.start}
+    if slot.state is GroupState.QUARANTINED:
+        return entries
+    if slot.target is not None:
+        entries[Key(f"{state}_by_step")] = slot.target
+    if slot.state is GroupState.READY:
+        entries[Key.READY_BY_ORDER] = slot.order
+    elif slot.epoch is not None:
+        entries[Key(f"{state}_by_owner")] = slot.epoch
+    elif slot.state is GroupState.RESERVED:
+        entries[Key.TICKETS] = slot.order
+    return entries
+
+
+def _check_indexes(copy: _Copy) -> Iterator[Violation]:
+    wanted: dict[Key, dict[str, float]] = {key: {} for key in _SETS if key is not Key.DEAD}
+    for slot in copy.slots:
+        for key, score in expected_entries(slot).items():
+            wanted[key][slot.member] = float(score)
+    for key, members in wanted.items():
+        for member in members.keys() | copy.sets[key].keys():
+            have, want = copy.sets[key].get(member), members.get(member)
+            if have != want:
+                yield Violation(1, f"{key.value}: {member!r} has score {have}, expected {want}")
+
+
+def _check_totals(copy: _Copy) -> Iterator[Violation]:
+    ended = sum(copy.total(name) for name in ENDS)
+    reserved = copy.total("reserved_total")
+    if reserved != len(copy.slots) + ended:
+        yield Violation(
+            2, f"reserved_total {reserved} is not {len(copy.slots)} live + {ended} ended groups"
+        )
+    held = sum(slot.state is not GroupState.QUARANTINED for slot in copy.slots)
+    if held > copy.meta("capacity"):
+        yield Violation(3, f"{held} groups hold places, capacity is {copy.meta('capacity')}")
+    by_end = dict.fromkeys(ENDS, 0)
+    for name, count in copy.hashes[Key.ENDS].items():
+        end = name.decode().partition(":")[0]
+        by_end[end] = by_end.get(end, 0) + int(count)
+    for end, count in by_end.items():
+        if count != copy.total(end):
+            yield Violation(8, f"the ledger has {count} {end} groups, the totals {copy.total(end)}")
+
+
+def _check_numbers(copy: _Copy) -> Iterator[Violation]:
+    orders: dict[int, str] = {}
+    highest = -1
+    for slot in copy.slots:
+        if slot.order in orders:
+            yield Violation(4, f"{slot.group_id!r} and {orders[slot.order]!r} share an order")
+        orders[slot.order] = slot.group_id
+        if slot.order > copy.meta("next_order") or slot.fence > copy.meta("next_fence"):
+            yield Violation(4, f"{slot.group_id!r} is ahead of the run's counters")
+        if slot.target is not None:
+            highest = max(highest, slot.target)
+    admitted = b"admitted" in copy.hashes[Key.META]
+    in_order = copy.hashes[Key.META].get(b"policy") == b"in_order"
+    if admitted and in_order and highest > copy.meta("dispatch_index"):
+        yield Violation(
+            9, f"target step {highest} is live, the cursor is {copy.meta('dispatch_index')}"
+        )
+
+
+def _check_claims(copy: _Copy) -> Iterator[Violation]:
+    manifests: dict[int, set[str]] = {}
+    for number, packed in copy.hashes[Key.BATCHES].items():
+        entries = unpack_items(packed)[3:]
+        manifests[int(number)] = {entry.partition(b":")[2].decode() for entry in entries}
+    holders = {OwnerRecord.parse(record).epoch for record in copy.hashes[Key.OWNERS].values()}
+    holders |= {int(epoch) for epoch in copy.hashes[Key.LOST]}
+    claimed: set[int] = set()
+    for slot in copy.slots:
+        if slot.epoch is not None and slot.epoch not in holders:
+            yield Violation(6, f"{slot.group_id!r} is held by epoch {slot.epoch}, which is nobody")
+        if slot.state is GroupState.CLAIMED:
+            claimed.add(slot.batch or 0)
+            if slot.group_id not in manifests.get(slot.batch or 0, ()):
+                yield Violation(5, f"{slot.group_id!r} is missing in batch {slot.batch}")
+    for number in manifests.keys() - claimed:
+        yield Violation(5, f"batch {number} has a manifest and no claimed group")
+
+
+def _check_records(copy: _Copy) -> Iterator[Violation]:
+    live = {slot.group_id for slot in copy.slots}
+    for group_id in copy.hashes[Key.PROMPTS]:
+        if group_id.decode() not in live:
+            yield Violation(10, f"a prompt is kept for {group_id!r}, which is not live")
+    committed = {
+        group_field(slot.group_id, slot.payload_fence)
+        for slot in copy.slots
+        if slot.payload_fence is not None
+    }
+    for entry in copy.hashes[Key.GROUPS]:
+        name = entry.decode()
+        if name not in committed and name not in copy.sets[Key.DEAD]:
+            yield Violation(10, f"record {name!r} belongs to no live group and is not to be freed")
+    for name in committed:
+        if name.encode() not in copy.hashes[Key.GROUPS]:
+            yield Violation(7, f"the record of {name!r} is missing")
+
+
+async def _check_payloads(gateway: Gateway, copy: _Copy) -> list[Violation]:
+    found: list[Violation] = []
+    committed = [slot for slot in copy.slots if slot.payload_fence is not None]
+    total = sum(slot.payload_bytes or 0 for slot in committed)
+    if total != copy.total("payload_bytes"):
+        found.append(
+            Violation(7, f"payload_bytes is {copy.total('payload_bytes')}, the groups have {total}")
+        )
+    for at in range(0, len(committed), _SLICE):
+        part = committed[at : at + _SLICE]
+        suspects = [slot for slot in part if not await _is_whole(gateway, copy, slot)]
+        for slot in suspects:
+            key = gateway.keyspace.control(Key.SLOTS)
+            [now] = await gateway.pipeline([("HGET", key, slot.group_id)])
+            if now is not None and SlotRecord.parse(b"", now).payload_fence == slot.payload_fence:
+                found.append(
+                    Violation(7, f"the payload of {slot.group_id!r} does not have all its bytes")
+                )
+    return found
+
+
+async def _is_whole(gateway: Gateway, copy: _Copy, slot: SlotRecord) -> bool:
+    fence = slot.payload_fence or 0
+    blob = copy.hashes[Key.GROUPS].get(group_field(slot.group_id, fence).encode())
+    if blob is None:
+        return True  # the missing record is a finding of its own
+    try:
+        record = unpack_record(slot.group_id, blob)
+    except PayloadCorrupted:
+        return False
+    keys = record.payload_keys(gateway.keyspace, slot.group_id, fence)
+    lengths = await gateway.pipeline([("STRLEN", key) for key in keys])
+    return sum(lengths) == record.directory.payload_bytes == slot.payload_bytes

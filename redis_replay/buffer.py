@@ -1,0 +1,386 @@
+"""The replay buffer: slots of prompt groups, from reservation to training, under one session.
+
+Every mutating call is one atomic script, finishes although its caller is cancelled, and may be repeated after a
+lost reply. Names follow the seed's replay buffer; groups are named by id, never by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from redis_replay._redis.events import Topic
+from redis_replay._redis.keys import Key
+from redis_replay._redis.records import OwnerRecord, SlotRecord
+from redis_replay._redis.refusals import Refusal
+from redis_replay._redis.scripts import Abort, Commit, Evict, Promote, Remove, Reserve
+from redis_replay.admission import Admission
+from redis_replay.claims import Claims
+from redis_replay.codec import Value
+from redis_replay.errors import BufferFull, StaleAttempt, UnknownGroup
+from redis_replay.groups import batch_meta, pack_record, read_records
+from redis_replay.meta import KVBatchMeta
+from redis_replay.payloads import EncodedGroup, chunk_offsets, encode_group
+from redis_replay.reservations import (
+    as_columns,
+    draft_reservation,
+    validate_group_id,
+    with_fence,
+)
+from redis_replay.selection import Eviction, Selection, validate_version
+from redis_replay.session import Session, accept
+from redis_replay.stats import read_stats
+from redis_replay.types import BufferStats, Reservation, SlotView
+
+_RECHECK_SECONDS: Final = 1.0
+_EVICT_SLICE: Final = 256
+_NEVER_COMMITTED: Final = frozenset({"UNKNOWN", "ATTEMPT", "STATE", "VERSION"})
+"""Refusals that say this attempt's payload is not, and will not be, a group's."""
+
+Rows = Sequence[Mapping[str, Value]]
+
+
+@dataclass
+class RedisReplayBuffer:
+    """The slots of one run and partition as a session sees and changes them.
+
+    Attributes:
+        session: Whose calls these are.
+        claims: The session's training claims.
+        admission: The admission that samplers on this buffer use.
+        undelivered: Applied reservations of a cut whose dispatcher was cancelled before it knew them.
+        reservations: Reserved groups that this buffer object may commit, by id.
+    """
+
+    session: Session
+    claims: Claims = field(init=False)
+    admission: Admission = field(init=False)
+    undelivered: list[Reservation] = field(default_factory=list)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.claims = Claims(self.session)
+        self.admission = Admission(self.session)
+
+    @property
+    def partition_id(self) -> str:
+        """The partition of all its groups."""
+        return self.session.link.gateway.keyspace.partition
+
+    async def reserve(
+        self,
+        weight_version: int,
+        *,
+        target_step: int | None = None,
+        group_id: str | None = None,
+        prompt_ref: bytes | None = None,
+    ) -> Reservation:
+        """Give a new group a place in the buffer.
+
+        Atomic. A live group of the same id is never touched. Cancelled after it was sent, the place is given
+        back in the background.
+
+        Args:
+            weight_version: Version of the weights that the rollout begins with.
+            target_step: Trainer step the group is meant for.
+            group_id: Non-empty id of at most 1,024 UTF-8 bytes; a fresh one by default.
+            prompt_ref: Opaque reference from which the prompt can be dispatched again, at most 64 KiB.
+
+        Raises:
+            BufferFull: no place, by groups or by bytes; the error names both numbers.
+            DuplicateGroup: a live slot has this id.
+            ValueError: a version, step or id outside its limits.
+        """
+        draft = draft_reservation(
+            weight_version, target_step=target_step, group_id=group_id, prompt_ref=prompt_ref
+        )
+        await self.session.attach()
+        return await self.session.link.tasks.finish(
+            partial(self._reserve, draft), unclaimed=self._give_up
+        )
+
+    async def reserve_when_free(
+        self,
+        weight_version: int,
+        *,
+        target_step: int | None = None,
+        group_id: str | None = None,
+        prompt_ref: bytes | None = None,
+    ) -> Reservation:
+        """Wait until there is a place, then `reserve`. Cancelled, it holds nothing.
+
+        Raises:
+            StoreClosed: the store was closed while waiting.
+            DuplicateGroup, ValueError: as `reserve`.
+        """
+        draft = draft_reservation(
+            weight_version, target_step=target_step, group_id=group_id, prompt_ref=prompt_ref
+        )
+        wakeups = self.session.link.wakeups
+        while True:
+            ticket = await wakeups.ticket(Topic.SPACE)
+            await self.session.attach()
+            try:
+                return await self.session.link.tasks.finish(
+                    partial(self._reserve, draft), unclaimed=self._give_up
+                )
+            except BufferFull:
+                await wakeups.wait(Topic.SPACE, ticket, at_most_seconds=_RECHECK_SECONDS)
+
+    async def _reserve(self, draft: Reservation) -> Reservation:
+        columns = as_columns([draft])
+        call = Reserve(columns.group_ids, columns.weights, columns.targets, columns.prompt_refs)
+        return self.hold(with_fence(draft, accept(await self.session.run_numbered(call))))
+
+    async def _give_up(self, reservation: Reservation) -> None:
+        """End a reservation whose caller was cancelled before it could know it."""
+        self.reservations.pop(reservation.group_id, None)
+        call = Abort(reservation.group_id, reservation.fence, "cancelled")
+        accept(await self.session.run_numbered(call))
+
+    def hold(self, reservation: Reservation) -> Reservation:
+        """Remember a reservation of this session, so that `commit` finds its fence."""
+        self.reservations[reservation.group_id] = reservation
+        return reservation
+
+    async def commit(
+        self,
+        group_id: str,
+        rows: Rows,
+        *,
+        start_weight_version: int,
+        end_weight_version: int,
+        fence: int | None = None,
+        tags: Sequence[Mapping[str, Any]] | None = None,
+        rollout_metrics: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Store a finished group and make it ready. Never waits for a place: it has one.
+
+        The payload is written first, then one script makes the group visible: wholly or not at all. Repeating
+        it with the same attempt is one commit. Refused or failed, the group stays reserved.
+
+        Args:
+            group_id: A group that this session reserved (or took as a ticket).
+            rows: One mapping of field to value per sample, as many as the run's group size.
+            start_weight_version: Version the rollout began with: the reserved one, or for a redispatched
+                group a larger one.
+            end_weight_version: Version it ended with.
+            fence: The reservation's fence, when it was made through another object.
+            tags: One dictionary of small facts per sample.
+            rollout_metrics: Metrics of the rollout, kept with the group.
+
+        Raises:
+            UnknownGroup: no live slot; nothing is left behind.
+            StaleAttempt: another attempt owns the slot now.
+            ValueError: a wrong number of rows, a version below the reserved one, a reward that is not finite.
+            TypeError: a value cannot be stored; the message names field and type.
+            StoreOutOfMemory: the server is full; the group stays reserved and the commit may be repeated.
+        """
+        validate_group_id(group_id)
+        validate_version("start_weight_version", start_weight_version)
+        validate_version("end_weight_version", end_weight_version, least=start_weight_version)
+        size = self.session.link.run.settings.group_size
+        if len(rows) != size:
+            raise ValueError(
+                f"group {group_id!r}: expected {size} rows (the run's group size), got {len(rows)}"
+            )
+        if tags is not None and len(tags) != len(rows):
+            raise ValueError(f"group {group_id!r}: {len(tags)} tags for {len(rows)} rows")
+        encoded = encode_group(group_id, rows)
+        blob = pack_record(
+            encoded,
+            chunk_bytes=self.session.link.chunk_bytes,
+            tags=tags if tags is not None else [{} for _ in rows],
+            rollout_metrics=rollout_metrics or {},
+        )
+        await self.session.attach()
+        if fence is None:
+            fence = await self._fence_of(group_id)
+        call = Commit(
+            group_id=group_id,
+            fence=fence,
+            start=start_weight_version,
+            finish=end_weight_version,
+            bytes=encoded.payload_bytes,
+            blob=blob,
+        )
+        await self.session.link.tasks.finish(partial(self._commit, call, encoded))
+
+    async def _fence_of(self, group_id: str) -> int:
+        """Return the fence under which this session may commit a group."""
+        held = self.reservations.get(group_id)
+        if held is not None:
+            return held.fence
+        slot = await self._slot(group_id)
+        if slot.epoch != self.session.epoch and slot.payload_fence is None:
+            raise StaleAttempt(
+                f"group {group_id!r} is reserved by another session; pass the fence of your own "
+                "reservation",
+                group_id=group_id,
+            )
+        return slot.fence if slot.payload_fence is None else slot.payload_fence
+
+    async def _slot(self, group_id: str) -> SlotRecord:
+        gateway = self.session.link.gateway
+        [stored] = await gateway.pipeline([("HGET", gateway.keyspace.control(Key.SLOTS), group_id)])
+        if stored is None:
+            raise UnknownGroup(
+                f"group {group_id!r} has no live slot: it was never reserved, or was trained, "
+                "evicted, aborted or removed since",
+                group_id=group_id,
+            )
+        return SlotRecord.parse(group_id.encode(), stored)
+
+    async def _commit(self, call: Commit, encoded: EncodedGroup) -> None:
+        link = self.session.link
+        keyspace, payload = link.gateway.keyspace, memoryview(encoded.payload)
+        writes = [
+            (
+                keyspace.payload(call.group_id, call.fence, chunk=at),
+                encoded.payload if length == len(payload) else payload[offset : offset + length],
+            )
+            for at, (offset, length) in enumerate(chunk_offsets(len(payload), link.chunk_bytes))
+        ]
+        reply = await self.session.run_numbered(call, writes=writes)
+        if isinstance(reply, Refusal):
+            if reply.code in _NEVER_COMMITTED:
+                await link.gateway.pipeline([("UNLINK", key) for key, _ in writes])
+            raise reply.error
+        self.reservations.pop(call.group_id, None)
+
+    async def abort(
+        self, group_id: str, *, fence: int | None = None, reason: str = "aborted"
+    ) -> None:
+        """End a reserved group whose rollout will not finish; its place is free at once.
+
+        Atomic. A group that was committed or redispatched meanwhile is left alone.
+
+        Raises:
+            UnknownGroup: no live slot.
+            WrongState: it is ready or claimed.
+            StaleAttempt: another attempt owns it.
+        """
+        await self.session.attach()
+        known = fence if fence is not None else await self._fence_of(group_id)
+        await self.session.call(Abort(group_id, known, reason))
+        self.reservations.pop(group_id, None)
+        await self.session.link.collect()
+
+    async def remove(self, group_ids: Sequence[str], *, reason: str = "removed") -> int:
+        """Take reserved, ready or quarantined groups out of the buffer, all or none.
+
+        Atomic; their payload is freed afterwards. Returns the number.
+
+        Raises:
+            UnknownGroup: one is not live; nothing was removed.
+            WrongState: one is claimed; nothing was removed.
+        """
+        count = await self.session.call(Remove(reason=reason, group_ids=tuple(group_ids)))
+        for group_id in group_ids:
+            self.reservations.pop(group_id, None)
+        await self.session.link.collect()
+        return count
+
+    async def remove_group(self, group_id: str, *, reason: str = "removed") -> None:
+        """`remove` for one group."""
+        await self.remove([group_id], reason=reason)
+
+    async def evict(self, eviction: Eviction) -> int:
+        """Drop the ready groups an eviction names and free their payload; return how many.
+
+        Atomic in slices of 256, so that no call holds the server. May be repeated.
+        """
+        call = Evict(
+            by_step=int(eviction.by_target_step), below=max(0, eviction.below), limit=_EVICT_SLICE
+        )
+        total = dropped = await self.session.call(call)
+        while dropped == _EVICT_SLICE:
+            dropped = await self.session.call(call)
+            total += dropped
+        if total:
+            await self.session.link.collect()
+        return total
+
+    async def claim(self, selection: Selection) -> tuple[KVBatchMeta | None, int]:
+        """Claim what a policy's rule picks; `Claims.claim`."""
+        return await self.claims.claim(selection)
+
+    async def claim_for_training(self, group_ids: Sequence[str]) -> KVBatchMeta:
+        """Claim named ready groups, all or none, and return their metas in the order given.
+
+        Atomic. Raises as `Claims.claim_exactly`.
+        """
+        meta, _ = await self.claims.claim_exactly(group_ids)
+        if meta is None:
+            raise UnknownGroup(f"none of the groups {list(group_ids)} could be claimed")
+        return meta
+
+    async def training_owned_group_ids(self) -> list[str]:
+        """Return the groups this session has claimed and not settled, in buffer order."""
+        return [slot.group_id for slot in await self.claims.owned()]
+
+    async def training_owned_replay_groups(self) -> list[KVBatchMeta]:
+        """Return the metas of the groups this session has claimed, one each, in buffer order."""
+        slots = await self.claims.owned()
+        gateway = self.session.link.gateway
+        records = await read_records(gateway, [(s.group_id, s.payload_fence or 0) for s in slots])
+        return [
+            batch_meta(self.partition_id, [slot], [record], current_train_weight=None)
+            for slot, record in zip(slots, records, strict=True)
+        ]
+
+    async def release_training_claims(self, group_ids: Sequence[str]) -> None:
+        """Consume exactly the named claims, which must be all that this session owns.
+
+        Atomic. To give groups back untrained use `requeue`.
+
+        Raises:
+            ClaimMismatch: unknown and missing ids, both named; nothing was released.
+            ValueError: an id stands twice; nothing was released.
+        """
+        await self.claims.settle_exactly(group_ids)
+
+    async def requeue(self, group_ids: Sequence[str]) -> int:
+        """Give claimed groups back untrained; `Claims.requeue`. No attempt is counted."""
+        return await self.claims.requeue(group_ids)
+
+    async def promote_ready_group(self, *, to_target_step: int) -> int | None:
+        """Lend a ready group of the furthest later step to a step; return the step it came from.
+
+        Atomic. ``None`` when no later step has a ready group; reserved groups never lend.
+
+        Raises:
+            ValueError: the step is below the trainer version.
+        """
+        validate_version("to_target_step", to_target_step)
+        lent = await self.session.call(Promote(to_step=to_target_step))
+        return None if lent is None else lent[0]
+
+    async def count_for_target_step(self, step: int) -> int:
+        """Return how many groups are reserved, ready or claimed for a target step. A pure read."""
+        gateway = self.session.link.gateway
+        keys = (Key.RESERVED_BY_STEP, Key.READY_BY_STEP, Key.CLAIMED_BY_STEP)
+        counts = await gateway.pipeline(
+            [("ZCOUNT", gateway.keyspace.control(key), step, step) for key in keys], atomic=True
+        )
+        return sum(counts)
+
+    async def size(self) -> int:
+        """Return how many groups hold a place: reserved, ready and claimed. A pure read."""
+        return (await self.stats()).occupancy
+
+    async def stats(self) -> BufferStats:
+        """Return live counts and totals, read in one instant."""
+        return await read_stats(self.session.link.gateway)
+
+    async def slots(self) -> list[SlotView]:
+        """Return a view of every live slot in buffer order, read in one instant."""
+        control = self.session.link.gateway.keyspace.control
+        stored, owners = await self.session.link.gateway.pipeline(
+            [("HGETALL", control(Key.SLOTS)), ("HGETALL", control(Key.OWNERS))], atomic=True
+        )
+        names = {OwnerRecord.parse(r).epoch: name.decode() for name, r in owners.items()}
+        found = [SlotRecord.parse(group_id, record) for group_id, record in stored.items()]
+        return [slot.view(names) for slot in sorted(found, key=lambda slot: slot.order)]

@@ -1,0 +1,214 @@
+"""Training claims of a session: taken, read, settled, given back, handed over.
+
+A claim belongs to the session that took it. A claim whose caller was cancelled before it saw the groups is given
+back at once; one whose outcome is unknown is found and given back before the next one, so a step never settles
+groups that nobody trained.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from redis_replay._redis.keys import Key
+from redis_replay._redis.records import SlotRecord
+from redis_replay._redis.scripts import (
+    Claim,
+    ClaimExact,
+    ClaimReply,
+    Requeue,
+    SessionScript,
+    Settle,
+    Transfer,
+)
+from redis_replay.errors import StoreUnavailable
+from redis_replay.groups import batch_meta, read_records
+from redis_replay.meta import KVBatchMeta
+from redis_replay.selection import Selection
+from redis_replay.session import Session, accept
+from redis_replay.types import MAX_GROUPS_PER_CALL
+
+
+@dataclass
+class Claims:
+    """The claims of one session.
+
+    Attributes:
+        batches: Claim numbers that this session has seen and not settled, in order.
+    """
+
+    session: Session
+    batches: list[int] = field(default_factory=list)
+    _unknown_outcome: bool = False
+
+    async def claim(self, selection: Selection) -> tuple[KVBatchMeta | None, int]:
+        """Claim what a policy's rule picks; ``(None, 0)`` when too few are eligible.
+
+        Atomic: the chosen groups become this session's together, and no other session's.
+
+        Raises:
+            TooManyClaims: this session would hold more groups than a step settles.
+            StaleOwner: this session has ended.
+        """
+        call = Claim(
+            rule=selection.rule,
+            lowest=selection.lowest,
+            highest=selection.highest,
+            minimum=selection.min_prompt_groups,
+            maximum=selection.max_prompt_groups,
+        )
+        return await self._receive(call, current_train_weight=selection.highest)
+
+    async def claim_exactly(self, group_ids: Sequence[str]) -> tuple[KVBatchMeta | None, int]:
+        """Claim named ready groups, all or none, in the order given.
+
+        Raises:
+            ValueError: none, too many, or one twice.
+            UnknownGroup, WrongState: a group is not ready; nothing was claimed.
+        """
+        return await self._receive(ClaimExact(group_ids=_distinct(group_ids)))
+
+    async def _receive(
+        self, call: SessionScript[ClaimReply], *, current_train_weight: int | None = None
+    ) -> tuple[KVBatchMeta | None, int]:
+        await self.session.attach()
+        await self.give_back_unseen()
+        work = partial(self._take, call)
+        slots = await self.session.link.tasks.finish(work, unclaimed=self._give_back_unread)
+        if not slots:
+            return None, 0
+        return await self._describe(slots, current_train_weight), len(slots)
+
+    async def _take(self, call: SessionScript[ClaimReply]) -> list[SlotRecord]:
+        try:
+            reply = await self.session.run_numbered(call)
+        except StoreUnavailable:
+            self._unknown_outcome = True
+            raise
+        found = accept(reply)
+        if found is None:
+            return []
+        self.batches.append(found[0])
+        return found[1]
+
+    async def _give_back_unread(self, slots: list[SlotRecord]) -> None:
+        """Requeue groups whose claimer was cancelled before it could know them."""
+        if not slots:
+            return
+        ids = tuple(slot.group_id for slot in slots)
+        accept(await self.session.run_numbered(Requeue(all=0, failed=0, group_ids=ids)))
+        self.batches.remove(slots[0].batch or 0)
+
+    async def _describe(
+        self, slots: Sequence[SlotRecord], current_train_weight: int | None
+    ) -> KVBatchMeta:
+        gateway = self.session.link.gateway
+        records = await read_records(gateway, [(s.group_id, s.payload_fence or 0) for s in slots])
+        return batch_meta(
+            gateway.keyspace.partition, slots, records, current_train_weight=current_train_weight
+        )
+
+    async def give_back_unseen(self) -> None:
+        """Requeue claims that this session took in a call whose reply never came."""
+        if not self._unknown_outcome:
+            return
+        unseen = [slot.group_id for slot in await self.owned() if slot.batch not in self.batches]
+        if unseen:
+            await self.requeue(unseen)
+        self._unknown_outcome = False
+
+    async def owned(self) -> list[SlotRecord]:
+        """Return the claimed slots of this session in buffer order. A pure read."""
+        gateway = self.session.link.gateway
+        epoch = self.session.epoch
+        by_owner = gateway.keyspace.control(Key.CLAIMED_BY_OWNER)
+        [members] = await gateway.pipeline([("ZRANGEBYSCORE", by_owner, epoch, epoch)])
+        ids = [member.partition(b":")[2] for member in members]
+        if not ids:
+            return []
+        [stored] = await gateway.pipeline([("HMGET", gateway.keyspace.control(Key.SLOTS), *ids)])
+        slots = [SlotRecord.parse(i, r) for i, r in zip(ids, stored, strict=True) if r is not None]
+        return [slot for slot in slots if slot.epoch == epoch and slot.batch is not None]
+
+    async def adopt(self) -> tuple[KVBatchMeta | None, int]:
+        """Take over responsibility for all groups this session owns, after a transfer to it."""
+        slots = await self.owned()
+        if not slots:
+            return None, 0
+        self.batches = sorted({slot.batch for slot in slots if slot.batch is not None})
+        return await self._describe(slots, None), len(slots)
+
+    async def settle_step(self, step: int, *, empty: bool) -> tuple[int, tuple[str, ...]]:
+        """Consume the claims and raise the trainer version to ``step + 1``, in one script.
+
+        Returns:
+            The number of late reservations aborted, and the ids of the trained groups.
+        """
+        call = Settle(
+            step=step, exact=0, empty=int(empty), batches=tuple(self.batches), group_ids=()
+        )
+        return await self._settle(call)
+
+    async def settle_exactly(self, group_ids: Sequence[str]) -> tuple[str, ...]:
+        """Consume exactly the named claims, which must be all of this session's.
+
+        Raises:
+            ValueError: one id twice, or too many.
+            ClaimMismatch: unknown or missing ids, both named; nothing was released.
+        """
+        named = _distinct(group_ids)
+        batches = tuple(self.batches)
+        call = Settle(step=None, exact=1, empty=0, batches=batches, group_ids=named)
+        return (await self._settle(call))[1]
+
+    async def _settle(
+        self, call: Settle
+    ) -> tuple[int, tuple[str, ...]]:
+        aborted, trained = await self.session.call(call)
+        self.batches = [number for number in self.batches if number not in call.batches]
+        self.session.link.tasks.start(self.session.link.collect)
+        return aborted, trained
+
+    async def requeue(self, group_ids: Sequence[str], *, failed: bool = False) -> int:
+        """Give named claims back: ready again, at their old place. Atomic; returns the number.
+
+        Raises:
+            ValueError: one id twice, or too many.
+            ClaimMismatch: a group is claimed by somebody else; nothing was changed.
+            UnknownGroup, WrongState: a group is not claimed; nothing was changed.
+        """
+        call = Requeue(all=0, failed=int(failed), group_ids=_distinct(group_ids))
+        return await self._requeue(call)
+
+    async def requeue_all(self, *, failed: bool) -> int:
+        """Give all claims of this session back. Atomic; returns the number."""
+        return await self._requeue(Requeue(all=1, failed=int(failed), group_ids=()))
+
+    async def _requeue(self, call: Requeue) -> int:
+        count, _ = await self.session.call(call)
+        kept = {slot.batch for slot in await self.owned()} if not call.all else set()
+        self.batches = [number for number in self.batches if number in kept]
+        self.session.link.tasks.start(self.session.link.collect)
+        return count
+
+    async def transfer(self, receiver: str, *, step: int) -> int:
+        """Hand all claims to another live session. Atomic; returns the number of groups."""
+        reply = await self.session.call(Transfer(receiver=receiver, step=step))
+        self.batches.clear()
+        return 0 if reply is None else len(reply[1])
+
+
+def _distinct(group_ids: Iterable[str]) -> tuple[str, ...]:
+    named = tuple(group_ids)
+    repeated = sorted(name for name, count in Counter(named).items() if count > 1)
+    if repeated:
+        raise ValueError(f"groups are named more than once: {repeated}; nothing was changed")
+    if not 1 <= len(named) <= MAX_GROUPS_PER_CALL:
+        raise ValueError(
+            f"{len(named)} groups were named; one call takes 1 to {MAX_GROUPS_PER_CALL}"
+        )
+    return named
+
+

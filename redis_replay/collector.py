@@ -1,0 +1,120 @@
+"""Frees the payload of groups that are gone, after they became invisible.
+
+`dead` names what nothing live refers to; the collector frees those keys on whichever server holds them, then
+forgets the entries. A crash between the two is harmless: freeing is idempotent. What a killed writer left
+without an entry is found by `find_orphans`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.keys import Key, decode_name, group_field
+from redis_replay._redis.lua import Argument
+from redis_replay._redis.refusals import Refusal
+from redis_replay._redis.scripts import Bury
+
+_LOG = logging.getLogger(__name__)
+_SLICE: Final = 64
+_SCAN_COUNT: Final = 500
+
+
+@dataclass
+class Collector:
+    """Garbage collection of one run, shared by all sessions of a store."""
+
+    gateway: Gateway
+    frame: tuple[Argument, ...]
+    _turn: anyio.Lock = field(default_factory=anyio.Lock)
+    _suspects: set[str] = field(default_factory=set)
+
+    async def collect(self) -> int:
+        """Free everything that is dead and return the number of entries. May be repeated."""
+        freed = 0
+        async with self._turn:
+            while entries := await self._dead():
+                await self._free(entries)
+                reply = await self.gateway.call(Bury(entries=tuple(entries)), self.frame)
+                if isinstance(reply, Refusal):
+                    raise reply.error
+                freed += len(entries)
+        return freed
+
+    async def _dead(self) -> list[str]:
+        key = self.gateway.keyspace.control(Key.DEAD)
+        found = await self.gateway.run(lambda client: client.zrange(key, 0, _SLICE - 1))
+        return [entry.decode() for entry in found]
+
+    async def _free(self, entries: list[str]) -> None:
+        keys = [self._key_of(entry) for entry in entries]
+        await self._unlink(keys)
+        chunked = [key for key, entry in zip(keys, entries, strict=True) if entry[0] != "w"]
+        at = 1
+        while chunked:
+            freed = await self._unlink([f"{key}:c{at}" for key in chunked])
+            chunked = [key for key, count in zip(chunked, freed, strict=True) if count]
+            at += 1
+
+    def _key_of(self, entry: str) -> str:
+        numbers, _, group_id = entry.partition(":")
+        if not numbers.startswith("w"):
+            return self.gateway.keyspace.payload(group_id, int(numbers))
+        written, _, payload_fence = numbers[1:].partition(".")
+        return self.gateway.keyspace.written(group_id, int(payload_fence), int(written))
+
+    async def _unlink(self, keys: Iterable[str]) -> list[int]:
+        return await self.gateway.pipeline([("UNLINK", key) for key in keys])
+
+    async def find_orphans(self) -> list[str]:
+        """Return payload keys that no slot, record or dead entry knows, seen in two calls running.
+
+        A writer that was killed between its payload and its commit, and whose slot ended before the payload was
+        written, leaves such a key. Call again after a lease; the keys returned are freed. May be repeated.
+        """
+        known = await self._known_keys()
+        unknown = {key async for key in self._payload_keys() if _base_of(key) not in known}
+        confirmed, self._suspects = unknown & self._suspects, unknown - self._suspects
+        if confirmed:
+            await self._unlink(sorted(confirmed))
+            _LOG.warning("freed %d payload keys that nothing referred to", len(confirmed))
+        return sorted(confirmed)
+
+    async def _known_keys(self) -> set[str]:
+        keyspace = self.gateway.keyspace
+        records, dead, slots = await self.gateway.pipeline(
+            [
+                ("HKEYS", keyspace.control(Key.GROUPS)),
+                ("ZRANGE", keyspace.control(Key.DEAD), 0, -1),
+                ("HGETALL", keyspace.control(Key.SLOTS)),
+            ],
+            atomic=True,
+        )
+        live = (group_field(i.decode(), int(r.split(b" ")[2])) for i, r in slots.items())
+        entries: Iterable[str] = (entry.decode() for entry in [*records, *dead])
+        return {_base_of(self._key_of(entry)) for entry in (*entries, *live)}
+
+    async def _payload_keys(self) -> AsyncIterator[str]:
+        pattern = self.gateway.keyspace.payload_prefix + "*"
+        cursor: int | None = None
+        while cursor != 0:
+            scan = ("SCAN", cursor or 0, "MATCH", pattern, "COUNT", _SCAN_COUNT)
+            [(cursor, keys)] = await self.gateway.pipeline([scan])
+            for key in keys:
+                yield key.decode()
+
+
+def _base_of(key: str) -> str:
+    """Return a payload key without its chunk or written-columns suffix."""
+    head, _, tail = key.rpartition(":")
+    return head if tail[:1] in ("c", "w") else key
+
+
+def group_of_payload_key(key: str, prefix: str) -> str:
+    """Return the group id that a payload key belongs to."""
+    return decode_name(_base_of(key)[len(prefix) :].rpartition(":")[0])

@@ -1,0 +1,170 @@
+"""The mutation cut: a unit of work whose parts become visible together or not at all.
+
+Opened with one read of the control record; what is recorded in the block is applied by ONE script at exit,
+guarded by the cursor and the loader revision it was opened with. An exception in the block, or a conflict,
+leaves nothing. So the dispatch cursor, the reserved slots with their prompt references and the position of the
+data loader move together: a resumed run neither skips nor repeats a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from types import TracebackType
+
+from redis_replay._redis.scripts import ApplyCut
+from redis_replay.admission import AdmissionState, read_admission
+from redis_replay.buffer import RedisReplayBuffer
+from redis_replay.errors import CutExpired, DuplicateGroup
+from redis_replay.reservations import as_columns, draft_reservation, with_fence
+from redis_replay.session import accept
+from redis_replay.types import Reservation
+
+
+class DataPlaneMutationCut:
+    """One unit of work; ``async with store.mutation() as cut``.
+
+    Recording is synchronous. Fences are in `reservations` after the block has ended; nothing computed in the
+    block may be used before that. From the ``async with``: `AdmissionConflict` when the cursor, the gate or the
+    loader moved, `BufferFull` or `DuplicateGroup` when a reservation cannot be made; then nothing was applied.
+    """
+
+    def __init__(self, buffer: RedisReplayBuffer) -> None:
+        self._buffer = buffer
+        self._state: AdmissionState | None = None
+        self._live = False
+        self._index: int | None = None
+        self._seen_version = 0
+        self._loader_state: bytes | None = None
+        self._drafts: list[Reservation] = []
+        self._reservations: tuple[Reservation, ...] = ()
+
+    async def __aenter__(self) -> DataPlaneMutationCut:
+        if self._state is not None:
+            raise CutExpired("this mutation cut is no longer active; open a new one")
+        session = self._buffer.session
+        await session.attach()
+        self._state = await read_admission(session.link.gateway)
+        self._live = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live = False
+        if kind is None and self._has_content():
+            await self._apply()
+
+    def require_live(self) -> None:
+        """Return if the cut still records.
+
+        Raises:
+            CutExpired: it is no longer active; nothing was recorded.
+        """
+        if not self._live:
+            raise CutExpired("this mutation cut is no longer active; nothing was recorded")
+
+    @property
+    def dispatch_index(self) -> int:
+        """The dispatch cursor as the cut was opened with it."""
+        return self._opened().control.dispatch_index
+
+    @property
+    def loader_state(self) -> bytes | None:
+        """The loader state as the cut was opened with it, ``None`` when none was ever set."""
+        return self._opened().loader_state
+
+    @property
+    def reservations(self) -> tuple[Reservation, ...]:
+        """The reservations with their fences, after the block has ended."""
+        return self._reservations
+
+    def record_admission(self, *, seen_version: int) -> int:
+        """Record the advance of the dispatch cursor and return the admitted index.
+
+        Raises:
+            CutExpired: the cut is no longer active.
+            ValueError: it has recorded an admission already.
+        """
+        self.require_live()
+        if self._index is not None:
+            raise ValueError("a mutation cut records one admission; open another for the next batch")
+        self._index = self._opened().next_index
+        self._seen_version = seen_version
+        return self._index
+
+    def reserve(
+        self,
+        weight_version: int,
+        *,
+        target_step: int | None = None,
+        group_id: str | None = None,
+        prompt_ref: bytes | None = None,
+    ) -> str:
+        """Record a reservation and return its group id; arguments as `RedisReplayBuffer.reserve`.
+
+        Raises:
+            CutExpired: the cut is no longer active.
+            DuplicateGroup: this cut has reserved the id already.
+            ValueError: a version, step or id outside its limits.
+        """
+        self.require_live()
+        draft = draft_reservation(
+            weight_version, target_step=target_step, group_id=group_id, prompt_ref=prompt_ref
+        )
+        if any(other.group_id == draft.group_id for other in self._drafts):
+            raise DuplicateGroup(
+                f"group {draft.group_id!r} is reserved twice in this cut", group_id=draft.group_id
+            )
+        self._drafts.append(draft)
+        return draft.group_id
+
+    def set_loader_state(self, state: bytes) -> None:
+        """Record the data loader's position; it conflicts if somebody moved it since.
+
+        Raises:
+            CutExpired: the cut is no longer active.
+            TypeError: not bytes.
+        """
+        self.require_live()
+        if not isinstance(state, bytes):
+            raise TypeError(f"the loader state must be bytes, got {type(state).__name__}")
+        self._loader_state = state
+
+    def _opened(self) -> AdmissionState:
+        if self._state is None:
+            raise CutExpired("this mutation cut was never entered; use 'async with'")
+        return self._state
+
+    def _has_content(self) -> bool:
+        return bool(self._drafts) or self._index is not None or self._loader_state is not None
+
+    async def _apply(self) -> None:
+        columns = as_columns(self._drafts)
+        sets_loader = self._loader_state is not None
+        call = ApplyCut(
+            index=self._index,
+            seen_version=self._seen_version,
+            loader_revision=self._opened().loader_revision if sets_loader else None,
+            loader_state=self._loader_state or b"",
+            group_ids=columns.group_ids,
+            weights=columns.weights,
+            targets=columns.targets,
+            prompt_refs=columns.prompt_refs,
+        )
+        session = self._buffer.session
+        await session.attach()
+        self._reservations = await session.link.tasks.finish(
+            partial(self._run, call), unclaimed=self._keep_undelivered
+        )
+
+    async def _run(self, call: ApplyCut) -> tuple[Reservation, ...]:
+        fence = accept(await self._buffer.session.run_numbered(call))
+        return tuple(self._buffer.hold(with_fence(draft, fence or 0)) for draft in self._drafts)
+
+    async def _keep_undelivered(self, reservations: Sequence[Reservation]) -> None:
+        """Leave applied reservations whose dispatcher was cancelled for the session's next look."""
+        self._buffer.undelivered.extend(reservations)

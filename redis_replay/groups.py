@@ -1,0 +1,182 @@
+"""Committed groups as readers need them: the immutable record, its payload keys, its metadata.
+
+The record is written once at commit, under group id and the committing attempt's fence, and is freed with the
+payload (DECISIONS 9). Its facts never change; what changes about a group is in its slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.keys import Key, Keyspace, group_field
+from redis_replay._redis.records import SlotRecord
+from redis_replay.codec import Value, decode_value, encode_value
+from redis_replay.directory import Directory
+from redis_replay.errors import PayloadCorrupted, PayloadMissing
+from redis_replay.meta import KVBatchMeta
+from redis_replay.payloads import EncodedGroup, chunk_offsets
+
+CHUNK_BYTES: Final = 16 * 1024 * 1024
+_RECORD_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """What is known of a committed group without reading its payload.
+
+    Attributes:
+        directory: Where each column and row lies in the payload.
+        lengths: Sequence length of each row.
+        rewards: Reward of each row, ``None`` when the rows have none.
+        tags: One dictionary per row.
+        rollout_metrics: Metrics of the rollout that produced the group.
+    """
+
+    directory: Directory
+    chunk_bytes: int
+    lengths: tuple[int, ...]
+    rewards: tuple[float, ...] | None
+    tags: tuple[Mapping[str, Any], ...]
+    rollout_metrics: Mapping[str, Any]
+
+    def payload_keys(self, keyspace: Keyspace, group_id: str, fence: int) -> list[str]:
+        """Return the keys that hold the payload, in order."""
+        chunks = chunk_offsets(self.directory.payload_bytes, self.chunk_bytes)
+        return [keyspace.payload(group_id, fence, chunk=at) for at in range(len(chunks))]
+
+
+def pack_record(
+    encoded: EncodedGroup,
+    *,
+    chunk_bytes: int,
+    tags: Sequence[Mapping[str, Any]],
+    rollout_metrics: Mapping[str, Any],
+) -> bytes:
+    """Return the stored form of a group's record.
+
+    Raises:
+        TypeError: a tag or metric cannot be stored; the message names its path.
+    """
+    fields: dict[str, Any] = {
+        "format": _RECORD_FORMAT,
+        "directory": encoded.directory,
+        "checksum": encoded.checksum,
+        "chunk_bytes": chunk_bytes,
+        "lengths": list(encoded.lengths),
+        "rewards": list(encoded.rewards) if encoded.rewards is not None else None,
+        "tags": [dict(tag) for tag in tags],
+        "rollout_metrics": dict(rollout_metrics),
+    }
+    return encode_value(cast(Value, fields), "record")
+
+
+def unpack_record(group_id: str, stored: bytes) -> GroupRecord:
+    """Read the stored form.
+
+    Raises:
+        PayloadCorrupted: it is damaged.
+    """
+    fields = cast(dict[str, Any], decode_value(stored, "record"))
+    if not isinstance(fields, dict) or fields.get("format") != _RECORD_FORMAT:
+        raise PayloadCorrupted(f"group {group_id!r}: unreadable record", group_id=group_id)
+    return GroupRecord(
+        directory=Directory.from_bytes(
+            fields["directory"], group_id=group_id, checksum=fields["checksum"]
+        ),
+        chunk_bytes=fields["chunk_bytes"],
+        lengths=tuple(fields["lengths"]),
+        rewards=tuple(fields["rewards"]) if fields["rewards"] is not None else None,
+        tags=tuple(fields["tags"]),
+        rollout_metrics=fields["rollout_metrics"],
+    )
+
+
+async def read_records(
+    gateway: Gateway, named: Sequence[tuple[str, int]]
+) -> list[GroupRecord]:
+    """Read the records of groups, each named by id and payload fence.
+
+    Raises:
+        PayloadMissing: a record is gone.
+        PayloadCorrupted: a record is damaged.
+    """
+    if not named:
+        return []
+    key = gateway.keyspace.control(Key.GROUPS)
+    fields = [group_field(group_id, fence) for group_id, fence in named]
+    [stored] = await gateway.pipeline([("HMGET", key, *fields)])
+    records: list[GroupRecord] = []
+    for (group_id, _), blob in zip(named, stored, strict=True):
+        if blob is None:
+            raise PayloadMissing(
+                f"the record of group {group_id!r} is gone from the server", group_id=group_id
+            )
+        records.append(unpack_record(group_id, blob))
+    return records
+
+
+def sample_ids_of(group_id: str, rows: int) -> list[str]:
+    """Return the ids of a group's samples: ``{group_id}_g{row}``."""
+    return [f"{group_id}_g{row}" for row in range(rows)]
+
+
+def split_sample_id(sample_id: str) -> tuple[str, int]:
+    """Return the group and row of a sample id.
+
+    Raises:
+        ValueError: it is not of the form ``{group_id}_g{row}``.
+    """
+    group_id, _, row = sample_id.rpartition("_g")
+    if not group_id or not (row.isascii() and row.isdigit()):
+        raise ValueError(f"sample id {sample_id!r} is not of the form '<group id>_g<row>'")
+    return group_id, int(row)
+
+
+def batch_meta(
+    partition_id: str,
+    slots: Sequence[SlotRecord],
+    records: Sequence[GroupRecord],
+    *,
+    current_train_weight: int | None,
+) -> KVBatchMeta:
+    """Return the metas of groups concatenated in the order given.
+
+    ``tags`` carry each row's group and versions beside the tags given at commit. ``extra_info`` has one entry
+    per group: ``group_ids``, ``start_weight_versions``, ``target_steps``, ``rewards``, ``rollout_metrics`` and,
+    for a selection, ``lags``.
+    """
+    sample_ids: list[str] = []
+    lengths: list[int] = []
+    tags: list[dict[str, Any]] = []
+    for slot, record in zip(slots, records, strict=True):
+        sample_ids += sample_ids_of(slot.group_id, record.directory.row_count)
+        lengths += record.lengths
+        facts = {
+            "group_id": slot.group_id,
+            "start_weight_version": slot.start,
+            "end_weight_version": slot.finish,
+            "target_step": slot.target,
+        }
+        tags += [{**tag, **facts} for tag in record.tags]
+    extra: dict[str, Any] = {
+        "group_ids": [slot.group_id for slot in slots],
+        "start_weight_versions": [slot.start for slot in slots],
+        "target_steps": [slot.target for slot in slots],
+        "rewards": [list(r.rewards) if r.rewards is not None else None for r in records],
+        "rollout_metrics": [dict(r.rollout_metrics) for r in records],
+    }
+    if current_train_weight is not None:
+        extra["lags"] = [current_train_weight - slot.start for slot in slots]
+    shared = set.intersection(*(set(record.directory.fields) for record in records))
+    return KVBatchMeta(
+        partition_id=partition_id,
+        task_name=None,
+        sample_ids=sample_ids,
+        fields=[name for name in records[0].directory.fields if name in shared],
+        sequence_lengths=lengths,
+        extra_info=extra,
+        tags=tags,
+    )

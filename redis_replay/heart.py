@@ -1,0 +1,137 @@
+"""The heartbeat thread: signs of life for a store's sessions, and the watch over everybody else's.
+
+It runs in an OS thread with an event loop and a connection of its own, so a trainer whose loop is blocked by
+an optimizer step keeps its claims. Every attached process watches; any one of them ends a silent owner.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from redis_replay._redis.connect import Target
+from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.keys import Keyspace
+from redis_replay._redis.lua import Argument
+from redis_replay._redis.records import OwnerRecord
+from redis_replay._redis.refusals import Refusal
+from redis_replay._redis.scripts import EndOwner, Heartbeat
+from redis_replay.errors import StoreError
+from redis_replay.silence import SilenceWatch
+
+_LOG = logging.getLogger(__name__)
+_BEATS_PER_LEASE = 4
+
+
+@dataclass
+class Pulse:
+    """One session's sign of life. ``lost`` is set when the store no longer knows the session."""
+
+    owner: str
+    epoch: int
+    lease_seconds: float
+    lost: bool = False
+
+
+@dataclass
+class Heart:
+    """Beats for any number of sessions of one store."""
+
+    target: Target
+    keyspace: Keyspace
+    frame: Sequence[Argument]
+    _pulses: list[Pulse] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _portal_context: AbstractContextManager[BlockingPortal] | None = None
+    _beating: Future[None] | None = None
+
+    async def add(self, pulse: Pulse) -> None:
+        """Beat for a session from now on; the first one starts the thread."""
+        with self._lock:
+            self._pulses.append(pulse)
+        if self._portal_context is None:
+            self._portal_context = start_blocking_portal("asyncio")
+            portal = await anyio.to_thread.run_sync(self._portal_context.__enter__)
+            self._beating = portal.start_task_soon(self._beat_forever)
+
+    def remove(self, pulse: Pulse) -> None:
+        """Stop beating for a session."""
+        with self._lock:
+            if pulse in self._pulses:
+                self._pulses.remove(pulse)
+
+    async def stop(self) -> None:
+        """End the thread."""
+        context, self._portal_context = self._portal_context, None
+        if context is not None and self._beating is not None:
+            self._beating.cancel()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(context.__exit__, None, None, None)
+
+    def _current(self) -> list[Pulse]:
+        with self._lock:
+            return [pulse for pulse in self._pulses if not pulse.lost]
+
+    async def _beat_forever(self) -> None:
+        gateway = Gateway(self.target, self.keyspace, deadline_seconds=1.0)
+        watch = SilenceWatch(longest_gap_seconds=1.0)
+        try:
+            while True:
+                pulses = self._current()
+                pause = min((p.lease_seconds for p in pulses), default=1.0) / _BEATS_PER_LEASE
+                watch.longest_gap_seconds = 2 * pause + 1.0
+                try:
+                    for pulse in pulses:
+                        await self._beat(gateway, pulse, watch)
+                except StoreError as failure:
+                    _LOG.warning("heartbeats wait for the server: %s", failure)
+                await anyio.sleep(pause)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await gateway.close()
+
+    async def _beat(self, gateway: Gateway, pulse: Pulse, watch: SilenceWatch) -> None:
+        reply = await gateway.call(Heartbeat(pulse.owner, pulse.epoch), self.frame)
+        if isinstance(reply, Refusal):
+            pulse.lost = True
+            _LOG.warning("session %r has ended: %s", pulse.owner, reply.error)
+            return
+        owners = {name: OwnerRecord.parse(record) for name, record in reply[0].items()}
+        own = {known.owner for known in self._current()}
+        for name in watch.observe(owners, now=anyio.current_time()):
+            if name not in own:
+                found = owners[name]
+                _LOG.warning("owner %r was silent for %gs and is ended", name, found.lease_seconds)
+                await end_owner(gateway, self.frame, name, found.epoch, heartbeat=found.heartbeat)
+        for epoch, record in reply[1].items():
+            await end_owner(gateway, self.frame, record[2:].decode(), epoch)
+
+
+async def end_owner(
+    gateway: Gateway,
+    frame: Sequence[Argument],
+    owner: str,
+    epoch: int,
+    *,
+    heartbeat: int | None = None,
+    planned: bool = False,
+) -> None:
+    """End a session and give back all it holds, 256 groups a call.
+
+    May be repeated. With a heartbeat it is a compare-and-set: a session that has beaten since is left alone.
+    """
+    more = True
+    while more:
+        reply = await gateway.call(EndOwner(owner, epoch, heartbeat, int(planned)), frame)
+        if isinstance(reply, Refusal):
+            if reply.code == "ALIVE":
+                return
+            raise reply.error
+        more = reply[3]

@@ -1,0 +1,202 @@
+"""Opening a run: its settings, written once, and what may differ when it is opened again.
+
+The stored record is the truth. A difference is either applied and reported (capacity, when everything fits)
+or refused with what differs by name; nothing is ever changed silently (SEMANTICS 4, DECISIONS 23).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.lua import Argument
+from redis_replay._redis.records import CONTROL_FIELDS, ControlRecord
+from redis_replay._redis.refusals import Refusal
+from redis_replay._redis.scripts import OpenRun, Resize
+from redis_replay.errors import ConfigurationError, RunMismatch, SchemaMismatch, StoreMissing
+
+SCHEMA: Final = 1
+DEFAULT_MAX_ATTEMPTS: Final = 5
+DEFAULT_MAX_REQUEUES: Final = 5
+DEFAULT_JOURNAL_EVENTS: Final = 100_000
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a run is opened with; ``None`` means as stored (or, for a new run, the default).
+
+    Attributes:
+        capacity: Most groups that are reserved, ready or claimed at once.
+        group_size: Samples in each group.
+        groups_per_step: Groups in one training batch, for the sampler's capacity requirement.
+        max_payload_bytes: Payload bytes at which reserving and admitting stop.
+        max_attempts: Generation attempts before a group is quarantined.
+        max_requeues: Training requeues after failures before a group is quarantined.
+        journal_events: Entries that the event journal keeps.
+    """
+
+    capacity: int | None = None
+    group_size: int | None = None
+    groups_per_step: int | None = None
+    max_payload_bytes: int | None = None
+    max_attempts: int | None = None
+    max_requeues: int | None = None
+    journal_events: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise TypeError(f"{name} must be an int, got {value!r}")
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRun:
+    """A run as it is in force after opening.
+
+    Attributes:
+        created: Whether this call created it.
+        changes: Differences that were applied, as sentences; also logged.
+    """
+
+    lineage: str
+    store_epoch: int
+    settings: RunSettings
+    created: bool
+    changes: tuple[str, ...] = ()
+
+    @property
+    def frame(self) -> tuple[Argument, ...]:
+        """The arguments that every call about this run carries."""
+        return (SCHEMA, self.lineage, self.store_epoch)
+
+
+async def open_run(gateway: Gateway, asked: RunSettings, *, create: bool) -> OpenedRun:
+    """Create the run, or read it and compare it with what is asked.
+
+    Raises:
+        StoreMissing: it is not there and ``create`` is false.
+        ConfigurationError: it is new and lacks a setting.
+        RunMismatch: it exists with settings that cannot be changed to those asked.
+        SchemaMismatch: another version of this package wrote it and this one may not.
+    """
+    reply = await gateway.call(OpenRun(create=0, settings=()))
+    if isinstance(reply, Refusal):
+        if not create:
+            raise StoreMissing(
+                f"run {gateway.keyspace.run!r}, partition {gateway.keyspace.partition!r} is not on "
+                f"{gateway.target.address}"
+            )
+        reply = await gateway.call(OpenRun(create=1, settings=_new_record(gateway, asked)))
+    if isinstance(reply, Refusal):
+        raise reply.error
+    created, stored = reply
+    control = ControlRecord.parse([stored[name] for name in CONTROL_FIELDS])
+    if control is not None:
+        gateway.observe(control)
+    _check_schema(stored)
+    settings = _stored_settings(stored)
+    opened = OpenedRun(
+        lineage=stored["lineage"].decode(),
+        store_epoch=int(stored["store_epoch"]),
+        settings=settings,
+        created=created,
+    )
+    return opened if created else await _reconcile(gateway, opened, asked)
+
+
+def _new_record(gateway: Gateway, asked: RunSettings) -> tuple[str, ...]:
+    for name in ("capacity", "group_size"):
+        if getattr(asked, name) is None:
+            raise ConfigurationError(
+                f"run {gateway.keyspace.run!r} is new on {gateway.target.address}, so {name} must be "
+                "given"
+            )
+    record: dict[str, object] = {
+        "schema": SCHEMA,
+        "min_reader": SCHEMA,
+        "min_writer": SCHEMA,
+        "lineage": secrets.token_hex(8),
+        "store_epoch": 1,
+        "seq": 0,
+        "dispatch_index": -1,
+        "trainer_version": 0,
+        "gate_window": "",
+        "next_order": 0,
+        "next_fence": 0,
+        "loader_revision": 0,
+        "capacity": asked.capacity,
+        "group_size": asked.group_size,
+        "groups_per_step": asked.groups_per_step or "",
+        "max_payload_bytes": asked.max_payload_bytes or "",
+        "max_attempts": asked.max_attempts or DEFAULT_MAX_ATTEMPTS,
+        "max_requeues": asked.max_requeues or DEFAULT_MAX_REQUEUES,
+        "journal_events": asked.journal_events or DEFAULT_JOURNAL_EVENTS,
+    }
+    return tuple(str(part) for item in record.items() for part in item)
+
+
+def _check_schema(stored: Mapping[str, bytes]) -> None:
+    schema, least = int(stored["schema"]), int(stored["min_writer"])
+    if least > SCHEMA:
+        raise SchemaMismatch(
+            f"the run has schema {schema} and needs a writer of schema {least} or newer; this package "
+            f"writes schema {SCHEMA}. Install a newer redis-replay."
+        )
+
+
+def _stored_settings(stored: Mapping[str, bytes]) -> RunSettings:
+    numbers = {name: stored.get(name, b"") for name in RunSettings.__slots__}
+    return RunSettings(**{name: int(text) if text else None for name, text in numbers.items()})
+
+
+_FIXED: Final = ("group_size", "groups_per_step", "max_attempts", "max_requeues", "journal_events")
+
+
+async def _reconcile(gateway: Gateway, opened: OpenedRun, asked: RunSettings) -> OpenedRun:
+    stored = opened.settings
+    refused = [
+        f"{name}: stored {getattr(stored, name)}, asked {getattr(asked, name)}"
+        for name in _FIXED
+        if getattr(asked, name) not in (None, getattr(stored, name))
+    ]
+    if refused:
+        raise RunMismatch(
+            f"run {gateway.keyspace.run!r} exists with other settings ({'; '.join(refused)}). Open it "
+            "with the stored ones, leave them out, or choose another run name."
+        )
+    wanted = {
+        name: getattr(asked, name) if getattr(asked, name) is not None else getattr(stored, name)
+        for name in ("capacity", "max_payload_bytes")
+    }
+    changes = tuple(
+        f"{name} changed from {getattr(stored, name)} to {value}"
+        for name, value in wanted.items()
+        if value != getattr(stored, name)
+    )
+    if not changes:
+        return opened
+    capacity = wanted["capacity"]
+    reply = await gateway.call(
+        Resize(capacity=capacity or 0, max_payload_bytes=wanted["max_payload_bytes"]), opened.frame
+    )
+    if isinstance(reply, Refusal):
+        if reply.code != "FULL":
+            raise reply.error
+        raise RunMismatch(
+            f"run {gateway.keyspace.run!r} holds {reply[1]} groups, which do not fit the capacity of "
+            f"{capacity} asked for (stored: {stored.capacity}). Open it with capacity={reply[1]} or "
+            "more, or remove groups first."
+        )
+    for change in changes:
+        _LOG.warning("run %r: %s", gateway.keyspace.run, change)
+    settings = RunSettings(**{name: getattr(stored, name) for name in RunSettings.__slots__} | wanted)
+    return OpenedRun(opened.lineage, opened.store_epoch, settings, False, changes)

@@ -1,0 +1,210 @@
+"""Sessions: who a call comes from. Each has an owner name, an epoch and numbered calls.
+
+A number is drawn before a call's first attempt and kept through retries and cancellation, so each call is
+applied once and a lost reply is answered again (DESIGN 6, DECISIONS 24 and 27).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+
+import anyio
+import xxhash
+
+from redis_replay._redis.events import Wakeups
+from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.keys import encode_name
+from redis_replay._redis.refusals import Refusal
+from redis_replay._redis.scripts import Attach, SessionScript, StoreScript
+from redis_replay.collector import Collector
+from redis_replay.errors import StaleOwner, StoreClosed
+from redis_replay.groups import CHUNK_BYTES
+from redis_replay.heart import Heart, Pulse, end_owner
+from redis_replay.run import OpenedRun
+from redis_replay.tasks import FinishingTasks
+
+R = TypeVar("R")
+_LOG = logging.getLogger(__name__)
+
+CALLS_IN_FLIGHT: Final = 16
+ROLLOUT_LEASE_SECONDS: Final = 60.0
+TRAINER_LEASE_SECONDS: Final = 120.0
+MAX_OWNER_BYTES: Final = 256
+
+
+@dataclass
+class Link:
+    """What all sessions of one store share."""
+
+    gateway: Gateway
+    run: OpenedRun
+    tasks: FinishingTasks
+    wakeups: Wakeups
+    heart: Heart
+    collector: Collector
+    chunk_bytes: int = CHUNK_BYTES
+    switch_policy: bool = False
+    closed: bool = False
+
+    async def collect(self) -> None:
+        """Free the payload of groups that are gone."""
+        await self.collector.collect()
+
+    async def ask(self, call: StoreScript[R]) -> R | Refusal:
+        """Run a call about the run as a whole, to its end even when the caller is cancelled."""
+        self.require_open()
+        return await self.tasks.finish(partial(self.gateway.call, call, self.run.frame))
+
+    async def call(self, call: StoreScript[R]) -> R:
+        """The same, raising a refusal's error."""
+        return accept(await self.ask(call))
+
+    def require_open(self) -> None:
+        """Raise `StoreClosed` when the store is closed."""
+        if self.closed:
+            raise StoreClosed("the store is closed; nothing was written")
+
+
+def accept(reply: R | Refusal) -> R:
+    """Return the reply, or raise the error of a refusal."""
+    if isinstance(reply, Refusal):
+        raise reply.error
+    return reply
+
+
+@dataclass
+class Session:
+    """One attached owner. Attaches at its first call; `detach` gives back what it holds.
+
+    Attributes:
+        owner: The name under which it holds groups.
+        epoch: Number of this attachment, unique in the run; 0 before it is attached.
+    """
+
+    link: Link
+    owner: str
+    role: str
+    lease_seconds: float
+    world: int = 1
+    planned_takeover: bool = False
+    epoch: int = 0
+    pulse: Pulse | None = None
+    detached: bool = False
+    _attaching: anyio.Lock = field(default_factory=anyio.Lock)
+    _room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(CALLS_IN_FLIGHT))
+    _free: list[int] = field(default_factory=lambda: list(range(CALLS_IN_FLIGHT)))
+    _uses: list[int] = field(default_factory=lambda: [0] * CALLS_IN_FLIGHT)
+
+    def __post_init__(self) -> None:
+        if not self.owner or len(self.owner.encode()) > MAX_OWNER_BYTES:
+            raise ValueError(
+                f"owner must be 1 to {MAX_OWNER_BYTES} UTF-8 bytes, got {self.owner[:80]!r}"
+            )
+        if not self.lease_seconds > 0:
+            raise ValueError(f"lease_seconds must be positive, got {self.lease_seconds}")
+
+    async def attach(self) -> None:
+        """Attach if this session is not attached yet; an older session of the name is fenced.
+
+        Raises:
+            StaleOwner: this session was attached and has ended.
+            StoreClosed: the store or this session is closed.
+        """
+        self.link.require_open()
+        if self.detached:
+            raise StoreClosed(f"session {self.owner!r} was detached; open a new one")
+        if self.epoch == 0:
+            async with self._attaching:
+                if self.epoch == 0:
+                    await self.link.tasks.finish(self._attach)
+        if self.pulse is not None and self.pulse.lost:
+            raise StaleOwner(
+                f"session {self.owner!r} has ended: it was silent for {self.lease_seconds}s, or was "
+                "replaced under its name. Its groups were given back; attach again."
+            )
+
+    async def _attach(self) -> None:
+        link = self.link
+        attach = Attach(
+            owner=self.owner,
+            role=self.role,
+            world=self.world,
+            lease_ms=max(1, round(self.lease_seconds * 1000)),
+            host=encode_name(f"{socket.gethostname()}.{os.getpid()}"),
+            planned=int(self.planned_takeover),
+        )
+        epoch, replaced = accept(await link.gateway.call(attach, link.run.frame))
+        if replaced is not None:
+            _LOG.warning("session %r takes over from its predecessor", self.owner)
+            await end_owner(link.gateway, link.run.frame, self.owner, replaced)
+        self.epoch = epoch
+        self.pulse = Pulse(self.owner, epoch, self.lease_seconds)
+        await link.heart.add(self.pulse)
+
+    async def ask(
+        self, call: SessionScript[R], *, writes: Sequence[tuple[str, bytes]] = ()
+    ) -> R | Refusal:
+        """Run a numbered call to its end, even when the caller is cancelled."""
+        await self.attach()
+        return await self.link.tasks.finish(partial(self.run_numbered, call, writes=writes))
+
+    async def call(
+        self, call: SessionScript[R], *, writes: Sequence[tuple[str, bytes]] = ()
+    ) -> R:
+        """The same, raising a refusal's error."""
+        return accept(await self.ask(call, writes=writes))
+
+    async def run_numbered(
+        self, call: SessionScript[R], *, writes: Sequence[tuple[str, bytes]] = ()
+    ) -> R | Refusal:
+        """Run a numbered call in the caller's own task."""
+        async with self._room:
+            slot = self._free.pop()
+            try:
+                self._uses[slot] += 1
+                number = slot + CALLS_IN_FLIGHT * self._uses[slot]
+                frame = (*self.link.run.frame, self.owner, self.epoch, number, _digest(call))
+                reply = await self.link.gateway.call(call, frame, writes=writes)
+            finally:
+                self._free.append(slot)
+        if isinstance(reply, Refusal) and reply.code == "FENCED" and self.pulse is not None:
+            self.pulse.lost = True
+        return reply
+
+    async def detach(self) -> None:
+        """Give back everything this session holds and end it; no attempt is counted. Repeatable."""
+        if self.detached:
+            return
+        self.detached = True
+        if self.pulse is not None:
+            self.link.heart.remove(self.pulse)
+            if not self.pulse.lost:
+                end = partial(
+                    end_owner,
+                    self.link.gateway,
+                    self.link.run.frame,
+                    self.owner,
+                    self.epoch,
+                    planned=True,
+                )
+                await self.link.tasks.finish(end)
+
+
+def anonymous_owner() -> str:
+    """Return an owner name for a session that was not given one."""
+    return f"client-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _digest(call: SessionScript[R]) -> str:
+    digest = xxhash.xxh3_64(call.SCRIPT.encode())
+    for value in call.argument_values():
+        digest.update(b"\0")
+        digest.update(value if isinstance(value, bytes) else str(value).encode())
+    return digest.hexdigest()

@@ -1,0 +1,60 @@
+"""Live counts and totals of a run, read in one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.keys import Key
+from redis_replay.errors import StoreMissing
+from redis_replay.types import BufferStats
+
+_STATES: Final = (Key.RESERVED, Key.READY, Key.CLAIMED, Key.QUARANTINED)
+_META: Final = ("capacity", "dispatch_index", "trainer_version", "gate_window")
+
+
+async def read_stats(gateway: Gateway) -> BufferStats:
+    """Read all counts of a run. Atomic; a pure read.
+
+    Raises:
+        StoreMissing: the run is not there.
+    """
+    control = gateway.keyspace.control
+    replies = await gateway.pipeline(
+        [
+            *[("ZCARD", control(key)) for key in _STATES],
+            ("HMGET", control(Key.META), *_META),
+            ("HGETALL", control(Key.COUNTERS)),
+            ("HGETALL", control(Key.ENDS)),
+        ],
+        atomic=True,
+    )
+    live = dict(zip(_STATES, replies, strict=False))
+    capacity, cursor, version, window = replies[4]
+    if capacity is None:
+        raise StoreMissing(f"run {gateway.keyspace.run!r} is not on {gateway.target.address}")
+    totals = _numbers(replies[5])
+    return BufferStats(
+        reserved=live[Key.RESERVED],
+        ready=live[Key.READY],
+        claimed=live[Key.CLAIMED],
+        quarantined=live[Key.QUARANTINED],
+        capacity=int(capacity),
+        payload_bytes=totals.get("payload_bytes", 0),
+        reserved_total=totals.get("reserved_total", 0),
+        trained=totals.get("trained", 0),
+        filtered=totals.get("filtered", 0),
+        evicted=totals.get("evicted", 0),
+        aborted=totals.get("aborted", 0),
+        removed=totals.get("removed", 0),
+        requeued=totals.get("requeued_total", 0),
+        dispatch_index=int(cursor),
+        trainer_version=int(version),
+        gate_window=int(window) if window else None,
+        ends=_numbers(replies[6]),
+    )
+
+
+def _numbers(stored: Mapping[bytes, bytes]) -> dict[str, int]:
+    return {name.decode(): int(text) for name, text in stored.items()}

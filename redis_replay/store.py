@@ -1,0 +1,360 @@
+"""The store: one run and partition on one server, and the sessions that work on it.
+
+Everything that must survive a process lives in Redis; the objects here are views. Restart = attach.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from redis_replay import embedded
+from redis_replay._redis.connect import Target
+from redis_replay._redis.events import Wakeups
+from redis_replay._redis.gateway import DEFAULT_DEADLINE_SECONDS, Gateway
+from redis_replay._redis.keys import Keyspace
+from redis_replay._redis.scripts import Publish
+from redis_replay.audit import AuditReport, audit_run
+from redis_replay.buffer import RedisReplayBuffer
+from redis_replay.collector import Collector
+from redis_replay.cut import DataPlaneMutationCut
+from redis_replay.errors import ConfigurationError, StoreClosed
+from redis_replay.groups import CHUNK_BYTES
+from redis_replay.heart import Heart
+from redis_replay.rollout import RolloutSession
+from redis_replay.run import OpenedRun, RunSettings, open_run
+from redis_replay.samples import SamplePlane
+from redis_replay.selection import validate_version
+from redis_replay.server_checks import check_server, read_server_facts
+from redis_replay.session import (
+    ROLLOUT_LEASE_SECONDS,
+    TRAINER_LEASE_SECONDS,
+    Link,
+    Session,
+    anonymous_owner,
+)
+from redis_replay.stats import read_stats
+from redis_replay.tasks import FinishingTasks
+from redis_replay.trainer import TrainerRank, TrainerSession
+from redis_replay.types import BufferStats
+
+DEFAULT_PARTITION: Final = "rollout_data"
+URL_VARIABLE: Final = "REDIS_REPLAY_URL"
+_CLOSE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """How a store is opened; see `open_store`."""
+
+    url: str | None
+    client: Any
+    run: str
+    partition: str
+    settings: RunSettings
+    create: bool
+    switch_policy: bool
+    allow_unsafe_server: bool
+    deadline_seconds: float
+
+
+def open_store(
+    url: str | None = None,
+    *,
+    run: str,
+    client: Any = None,
+    partition: str = DEFAULT_PARTITION,
+    capacity: int | None = None,
+    group_size: int | None = None,
+    groups_per_step: int | None = None,
+    max_payload_bytes: int | None = None,
+    max_attempts: int | None = None,
+    max_requeues: int | None = None,
+    journal_events: int | None = None,
+    create: bool = True,
+    switch_policy: bool = False,
+    allow_unsafe_server: bool = False,
+    deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
+) -> ReplayStore:
+    """Open a run: ``async with open_store(...) as store``. Creates it if it is not there.
+
+    Args:
+        url: ``redis://``, ``rediss://``, ``unix://``, ``embedded:///folder`` (a private server that keeps its
+            data there) or ``embedded://`` (a temporary one). By default the variable ``REDIS_REPLAY_URL``.
+        run: Name of the training run.
+        client: An existing ``redis.asyncio`` client instead of a url; its settings are copied, it is not used.
+        partition: Name of the data partition; partitions of a run share nothing.
+        capacity: Most groups reserved, ready or claimed at once. Needed for a new run.
+        group_size: Samples per group. Needed for a new run.
+        groups_per_step: Groups per training batch; the sampler's capacity requirement is checked with it.
+        max_payload_bytes: Payload bytes at which reserving and admitting stop; a commit never does.
+        max_attempts: Generation attempts before a group is quarantined.
+        max_requeues: Training requeues after failures before a group is quarantined.
+        journal_events: Entries that the event journal keeps.
+        create: Whether a missing run is created; else it is `StoreMissing`.
+        switch_policy: Whether samplers of another policy than the stored one may take the run over.
+        allow_unsafe_server: Whether a server that may drop keys is accepted, with a warning.
+        deadline_seconds: How long a call is repeated while the server is away.
+
+    Raises (from the ``async with``):
+        ConfigurationError: settings that cannot work, or that differ from the stored run's; all are named.
+        StoreError: the server cannot be used.
+    """
+    settings = RunSettings(
+        capacity=capacity,
+        group_size=group_size,
+        groups_per_step=groups_per_step,
+        max_payload_bytes=max_payload_bytes,
+        max_attempts=max_attempts,
+        max_requeues=max_requeues,
+        journal_events=journal_events,
+    )
+    return ReplayStore(
+        StoreOptions(
+            url=url,
+            client=client,
+            run=run,
+            partition=partition,
+            settings=settings,
+            create=create,
+            switch_policy=switch_policy,
+            allow_unsafe_server=allow_unsafe_server,
+            deadline_seconds=deadline_seconds,
+        )
+    )
+
+
+class ReplayStore:
+    """An opened run. Use it as an async context manager, in one task; its objects may be shared between tasks.
+
+    Attributes:
+        buffer: Slots and claims under the store's implicit session.
+        samples: The data plane under the implicit session.
+    """
+
+    buffer: RedisReplayBuffer
+    samples: SamplePlane
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._stack = AsyncExitStack()
+        self._group: TaskGroup | None = None
+        self._link: Link | None = None
+        self._sessions: list[Session] = []
+
+    async def __aenter__(self) -> ReplayStore:
+        if self._link is not None:
+            raise StoreClosed("a store is opened once; call open_store again")
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def _open(self) -> None:
+        options = self._options
+        target = await self._find_server()
+        gateway = Gateway(
+            target,
+            Keyspace(options.run, options.partition),
+            deadline_seconds=options.deadline_seconds,
+        )
+        self._stack.push_async_callback(_shielded, gateway.close)
+        facts = await read_server_facts(gateway)
+        check_server(facts, address=target.address, allow_unsafe=options.allow_unsafe_server)
+        opened = await open_run(gateway, options.settings, create=options.create)
+        wakeups = Wakeups(target, gateway.keyspace)
+        group = await self._stack.enter_async_context(_QuietTaskGroup())
+        self._link = Link(
+            gateway=gateway,
+            run=opened,
+            tasks=FinishingTasks(group),
+            wakeups=wakeups,
+            heart=Heart(target, gateway.keyspace, opened.frame),
+            collector=Collector(gateway, opened.frame),
+            chunk_bytes=min(CHUNK_BYTES, facts.largest_string or CHUNK_BYTES),
+            switch_policy=options.switch_policy,
+        )
+        self._stack.push_async_callback(_shielded, self._link.heart.stop)
+        group.start_soon(wakeups.read_forever)
+        implicit = self._session(anonymous_owner(), "client", ROLLOUT_LEASE_SECONDS)
+        self.buffer, self.samples = RedisReplayBuffer(implicit), SamplePlane(implicit)
+
+    async def _find_server(self) -> Target:
+        options = self._options
+        if options.client is not None:
+            return Target.from_client(options.client)
+        url = options.url or os.environ.get(URL_VARIABLE)
+        if not url:
+            raise ConfigurationError(
+                f"no server was named: pass a url (embedded:///folder needs none running) or set "
+                f"{URL_VARIABLE}"
+            )
+        if url.startswith("embedded:"):
+            directory, wishes = embedded.parse_embedded_url(url)
+            lease = await anyio.to_thread.run_sync(
+                partial(embedded.open_embedded, directory, **wishes)
+            )
+            self._stack.push_async_callback(_shielded, anyio.to_thread.run_sync, lease.close)
+            url = lease.url
+        return Target.from_url(url)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Wake all waiters, give back what the sessions hold, finish calls under way. Repeatable."""
+        link = self._link
+        if link is None or link.closed:
+            return
+        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+            for session in self._sessions:
+                await session.detach()
+        link.closed = True
+        link.wakeups.stop()
+        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+            await link.tasks.idle()
+        link.tasks.cancel()
+        await self._stack.aclose()
+
+    def trainer(
+        self,
+        *,
+        owner: str,
+        world: int = 1,
+        lease_seconds: float = TRAINER_LEASE_SECONDS,
+        planned_takeover: bool = False,
+    ) -> TrainerSession:
+        """Return a trainer session: ``async with store.trainer(owner="job-7") as trainer``.
+
+        Args:
+            owner: Stable name of the job; attaching fences an older session of the name at once.
+            world: Ranks that must acknowledge a batch before its step commits.
+            lease_seconds: Silence after which others end this session.
+            planned_takeover: Whether the older session is replaced on purpose, so that no attempt is counted.
+
+        Raises:
+            ValueError: an empty or overlong name, a lease or world that is not positive.
+        """
+        if world < 1:
+            raise ValueError(f"world must be at least 1, got {world}")
+        session = self._session(owner, "trainer", lease_seconds)
+        session.world, session.planned_takeover = world, planned_takeover
+        return TrainerSession(session)
+
+    def trainer_rank(self, *, owner: str, epoch: int, rank: int) -> TrainerRank:
+        """Return a rank of a trainer group, joined with the owner and epoch that its leader broadcast.
+
+        Raises:
+            ValueError: a negative rank.
+        """
+        validate_version("rank", rank)
+        link = self._opened()
+        return TrainerRank(link, owner=owner, epoch=epoch, rank=rank, session=self.buffer.session)
+
+    def rollout(
+        self,
+        *,
+        owner: str,
+        lease_seconds: float = ROLLOUT_LEASE_SECONDS,
+        planned_takeover: bool = False,
+    ) -> RolloutSession:
+        """Return a rollout session: ``async with store.rollout(owner="host-3") as rollout``.
+
+        Arguments and errors as `trainer`.
+        """
+        session = self._session(owner, "rollout", lease_seconds)
+        session.planned_takeover = planned_takeover
+        return RolloutSession(session)
+
+    def mutation(self) -> DataPlaneMutationCut:
+        """Return a mutation cut of the implicit session; sessions have their own ``mutation()``."""
+        self._opened()
+        return DataPlaneMutationCut(self.buffer)
+
+    @property
+    def run(self) -> OpenedRun:
+        """The run as it is in force."""
+        return self._opened().run
+
+    @property
+    def trainer_version(self) -> int:
+        """The store's trainer version in the newest reply."""
+        return self.buffer.admission.trainer_version
+
+    async def publish_trainer_version(self, trainer_version: int) -> None:
+        """Raise the trainer version; a smaller one changes nothing. Atomic; may be repeated.
+
+        Raises:
+            ValueError: negative, or 2**53 and more.
+        """
+        validate_version("trainer_version", trainer_version)
+        await self._opened().call(Publish(trainer_version))
+
+    async def stats(self) -> BufferStats:
+        """Return live counts and totals, read in one instant."""
+        return await read_stats(self._opened().gateway)
+
+    async def audit(self) -> AuditReport:
+        """Check every invariant of the keyspace; a pure read. `redis_replay.audit`."""
+        return await audit_run(self._opened().gateway)
+
+    async def collect_garbage(self) -> int:
+        """Free the payload of groups that are gone and return the number of entries. Repeatable."""
+        return await self._opened().collector.collect()
+
+    async def find_orphans(self) -> list[str]:
+        """Free payload that nothing refers to; `Collector.find_orphans`."""
+        return await self._opened().collector.find_orphans()
+
+    def _opened(self) -> Link:
+        if self._link is None:
+            raise StoreClosed("the store is not open; use 'async with open_store(...) as store'")
+        self._link.require_open()
+        return self._link
+
+    def _session(self, owner: str, role: str, lease_seconds: float) -> Session:
+        session = Session(self._opened(), owner, role, lease_seconds)
+        self._sessions.append(session)
+        return session
+
+
+class _QuietTaskGroup:
+    """A task group that is left by finishing its tasks, whatever the block raised.
+
+    A block's own error then leaves the ``async with`` as it is, not inside an exception group.
+    """
+
+    def __init__(self) -> None:
+        self._group = anyio.create_task_group()
+
+    async def __aenter__(self) -> TaskGroup:
+        return await self._group.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._group.cancel_scope.shield = True
+        await self._group.__aexit__(None, None, None)
+
+
+async def _shielded(work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+    with anyio.CancelScope(shield=True):
+        await work(*arguments)

@@ -1,0 +1,135 @@
+"""Work that finishes although its caller was cancelled.
+
+A mutation that has been sent cannot be taken back, so it runs in a task of the store: the cancelled caller
+leaves at once, the task ends wholly applied or wholly refused, and closing the store waits for it
+(DECISIONS 7, RELIABILITY C7). What a cancelled caller would have received is handed to ``unclaimed``, so that
+nothing is owned by nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import TracebackType
+from typing import Generic, TypeVar, cast
+
+import anyio
+from anyio.abc import TaskGroup
+
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+
+Work = Callable[[], Awaitable[T]]
+
+
+class Outcome(Generic[T]):
+    """A value or an error that one task leaves for another."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.abandoned = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Outcome[T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._error = error
+        self.done.set()
+        if self.abandoned and isinstance(error, Exception):
+            _LOG.warning("a call whose caller was cancelled ended in an error: %s", error)
+        return isinstance(error, Exception)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the value is there."""
+        return self.done.is_set() and self._error is None
+
+    def put(self, value: T) -> None:
+        """Leave the value."""
+        self._value = value
+
+    def take(self) -> T:
+        """Return the value or raise the error."""
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._value)
+
+
+class FinishingTasks:
+    """Runs calls to their end in a task group that outlives their callers."""
+
+    def __init__(self, group: TaskGroup) -> None:
+        self._group = group
+        self._running: set[anyio.CancelScope] = set()
+        self._idle = anyio.Event()
+        self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until nothing runs."""
+        while self._running:
+            await self._idle.wait()
+
+    def cancel(self) -> None:
+        """Give up what still runs; the outcome of such a call is open."""
+        if self._running:
+            _LOG.warning("%d calls were still under way at the end", len(self._running))
+        for scope in self._running:
+            scope.cancel()
+
+    async def finish(
+        self, work: Work[T], *, unclaimed: Callable[[T], Awaitable[None]] | None = None
+    ) -> T:
+        """Run the work to its end and return its value; a cancellation leaves it running.
+
+        Args:
+            work: What to run.
+            unclaimed: Given the value when the caller was cancelled before it could receive it.
+        """
+        outcome: Outcome[T] = Outcome()
+        self._group.start_soon(self._complete, work, outcome, unclaimed)
+        received = False
+        try:
+            await outcome.done.wait()
+            received = True
+        finally:
+            outcome.abandoned = not received
+            if not received and outcome.succeeded and unclaimed is not None:
+                self.start(partial(unclaimed, outcome.take()))
+        return outcome.take()
+
+    def start(self, work: Work[None]) -> None:
+        """Run work in the background; its error is logged."""
+        outcome: Outcome[None] = Outcome()
+        outcome.abandoned = True
+        self._group.start_soon(self._complete, work, outcome, None)
+
+    async def _complete(
+        self,
+        work: Work[T],
+        outcome: Outcome[T],
+        unclaimed: Callable[[T], Awaitable[None]] | None,
+    ) -> None:
+        with anyio.CancelScope(shield=True) as scope:
+            self._running.add(scope)
+            if self._idle.is_set():
+                self._idle = anyio.Event()
+            try:
+                with outcome:
+                    outcome.put(await work())
+                if outcome.abandoned and outcome.succeeded and unclaimed is not None:
+                    left: Outcome[None] = Outcome()
+                    left.abandoned = True
+                    with left:
+                        await unclaimed(outcome.take())
+            finally:
+                self._running.discard(scope)
+                if not self._running:
+                    self._idle.set()

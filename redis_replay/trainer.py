@@ -1,0 +1,251 @@
+"""The trainer's session: it claims batches, commits steps, gives back what it did not train.
+
+A trainer group (all ranks of a job) is one owner. Its leader claims; ranks join with the leader's epoch, read
+their slice of the batch and acknowledge it; the step commits when all have (DESIGN 6, DECISIONS 25).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+from redis_replay._redis.events import Topic
+from redis_replay._redis.keys import Key
+from redis_replay._redis.records import SlotRecord, unpack_items
+from redis_replay._redis.scripts import Acknowledge
+from redis_replay.buffer import RedisReplayBuffer
+from redis_replay.cut import DataPlaneMutationCut
+from redis_replay.errors import ClaimMismatch
+from redis_replay.groups import batch_meta, read_records
+from redis_replay.meta import KVBatchMeta
+from redis_replay.protocols import PromptGroupSampler
+from redis_replay.samples import SamplePlane
+from redis_replay.selection import validate_version
+from redis_replay.session import Link, Session
+
+_LOG = logging.getLogger(__name__)
+_RECHECK_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepCommit:
+    """What closing a step did.
+
+    Attributes:
+        step: The step that was closed; the trainer version is now one more.
+        trained: Ids of the groups consumed.
+        aborted: Late reservations of passed steps that were aborted (``in_order`` only).
+    """
+
+    step: int
+    trained: tuple[str, ...]
+    aborted: int
+
+
+class TrainerSession:
+    """``async with store.trainer(owner="job-7") as trainer``; its ``buffer`` acts under the owner.
+
+    Attaching fences an older session of the same owner and gives back what it held. Leaving the block gives the
+    unsettled claims back: ready again, at their old place, without a counted attempt.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.buffer = RedisReplayBuffer(session)
+        self.samples = SamplePlane(session)
+
+    @property
+    def owner(self) -> str:
+        """The owner name."""
+        return self._session.owner
+
+    @property
+    def epoch(self) -> int:
+        """Number of this attachment, for ranks to join with."""
+        return self._session.epoch
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Numbers of the claims that this session holds, for ranks to read."""
+        return tuple(self.buffer.claims.batches)
+
+    @property
+    def trainer_version(self) -> int:
+        """The store's trainer version in the newest reply."""
+        return self.buffer.admission.trainer_version
+
+    async def __aenter__(self) -> TrainerSession:
+        await self._session.attach()
+        await self.buffer.admission.refresh()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._session.detach()
+
+    def mutation(self) -> DataPlaneMutationCut:
+        """Return a mutation cut whose reservations belong to this session."""
+        return DataPlaneMutationCut(self.buffer)
+
+    async def select(
+        self,
+        sampler: PromptGroupSampler,
+        *,
+        min_prompt_groups: int,
+        max_prompt_groups: int,
+        current_train_weight: int | None = None,
+    ) -> tuple[KVBatchMeta, int]:
+        """Wait until a sampler on this session's buffer selects a batch, and claim it.
+
+        Cancelled at any instant, it has claimed nothing. ``sampler.select`` is the form that does not wait.
+
+        Args:
+            sampler: A sampler created on this session's ``buffer``.
+            min_prompt_groups: Fewest groups to take.
+            max_prompt_groups: Most groups to take.
+            current_train_weight: The store's trainer version by default.
+
+        Raises:
+            ValueError: bounds that select nothing; nothing was touched.
+            StoreClosed: the store was closed while waiting.
+        """
+        wakeups = self._session.link.wakeups
+        while True:
+            ticket = await wakeups.ticket(Topic.READY)
+            await self._session.attach()
+            weight = current_train_weight
+            if weight is None:
+                await self.buffer.admission.refresh()
+                weight = self.trainer_version
+            meta, groups = await sampler.select(
+                current_train_weight=weight,
+                min_prompt_groups=min_prompt_groups,
+                max_prompt_groups=max_prompt_groups,
+            )
+            if meta is not None:
+                return meta, groups
+            await wakeups.wait(Topic.READY, ticket, at_most_seconds=_RECHECK_SECONDS)
+
+    async def commit_step(self, step: int) -> StepCommit:
+        """Consume all claims of this session and raise the trainer version to ``step + 1``.
+
+        One atomic script. May be repeated: for the same claims it gives the first answer. Make the model of step
+        ``step + 1`` durable before this call (DECISIONS 28).
+
+        Raises:
+            StepMismatch: the store's trainer version is another one.
+            ClaimMismatch: there are no claims (`skip_step`), or some that this session has not seen.
+            UnacknowledgedRanks: ranks are missing; the error lists them.
+            StaleOwner: this session has ended; its groups were given back.
+        """
+        return await self._close_step(step, empty=False)
+
+    async def skip_step(self, step: int) -> StepCommit:
+        """Close a step that has nothing to train: raise the trainer version all the same.
+
+        Raises:
+            StepMismatch, StaleOwner: as `commit_step`.
+        """
+        return await self._close_step(step, empty=True)
+
+    async def _close_step(self, step: int, *, empty: bool) -> StepCommit:
+        validate_version("step", step)
+        aborted, trained = await self.buffer.claims.settle_step(step, empty=empty)
+        return StepCommit(step, trained, aborted)
+
+    async def abort_step(self) -> int:
+        """Give back all claims of a step that failed; an attempt is counted for each group.
+
+        Atomic. Returns the number of groups. A group over the run's limit is quarantined.
+        """
+        return await self.buffer.claims.requeue_all(failed=True)
+
+    async def requeue(self) -> int:
+        """Give back all claims untrained, without a counted attempt. Atomic."""
+        return await self.buffer.claims.requeue_all(failed=False)
+
+    async def transfer_claims(self, *, to: str) -> int:
+        """Hand all claims to another live session by its owner name; returns the number of groups.
+
+        Atomic. The receiver takes them over with `adopt_claims`.
+
+        Raises:
+            ClaimError: no live session has the name; nothing was changed.
+        """
+        return await self.buffer.claims.transfer(to, step=self.trainer_version)
+
+    async def adopt_claims(self) -> tuple[KVBatchMeta | None, int]:
+        """Read the groups handed to this session, so that it may train and settle them."""
+        return await self.buffer.claims.adopt()
+
+
+class TrainerRank:
+    """One rank of a trainer group: reads its slice of the leader's batches and acknowledges them.
+
+    Holds no lease of its own; it is fenced with the leader's session.
+    """
+
+    def __init__(self, link: Link, *, owner: str, epoch: int, rank: int, session: Session) -> None:
+        self._link = link
+        self._owner = owner
+        self._epoch = epoch
+        self.rank = rank
+        self.samples = SamplePlane(session)
+
+    async def read_slice(self, batch: int) -> KVBatchMeta:
+        """Return this rank's rows of a claimed batch: the ``rank``-th of ``world`` equal runs.
+
+        A pure read, the same for a restarted rank.
+
+        Raises:
+            ClaimMismatch: the batch is not a live claim of this owner and epoch.
+            ValueError: the rows do not divide by the number of ranks; none is ever left out.
+        """
+        meta, world = await self._read_batch(batch)
+        if self.rank >= world:
+            raise ValueError(f"rank {self.rank} is not below the trainer's world of {world}")
+        if meta.size % world:
+            raise ValueError(
+                f"batch {batch} has {meta.size} rows, which do not divide by {world} ranks; choose "
+                "groups per step and group size so that they do"
+            )
+        share = meta.size // world
+        return meta.slice(self.rank * share, (self.rank + 1) * share)
+
+    async def acknowledge(self, batch: int) -> None:
+        """Record that this rank is done with a batch. Atomic; may be repeated.
+
+        Raises:
+            StaleOwner: the trainer's session has ended.
+            ClaimMismatch: the batch is not a live claim of this trainer.
+        """
+        await self._link.call(Acknowledge(self._owner, self._epoch, batch, self.rank))
+
+    async def _read_batch(self, batch: int) -> tuple[KVBatchMeta, int]:
+        gateway = self._link.gateway
+        control = gateway.keyspace.control
+        [stored] = await gateway.pipeline([("HGET", control(Key.BATCHES), batch)])
+        items = unpack_items(stored) if stored is not None else []
+        if not items or int(items[0]) != self._epoch:
+            raise ClaimMismatch(
+                f"batch {batch} is not a live claim of {self._owner!r}, epoch {self._epoch}"
+            )
+        step, world, entries = int(items[1]), int(items[2]), items[3:]
+        ids = [entry.partition(b":")[2] for entry in entries]
+        [records] = await gateway.pipeline([("HMGET", control(Key.SLOTS), *ids)])
+        slots = [
+            SlotRecord.parse(group_id, record)
+            for group_id, record in zip(ids, records, strict=True)
+            if record is not None
+        ]
+        if any(slot.batch != batch for slot in slots) or len(slots) != len(ids):
+            raise ClaimMismatch(f"groups of batch {batch} were given back; it is not whole any more")
+        groups = await read_records(gateway, [(s.group_id, s.payload_fence or 0) for s in slots])
+        meta = batch_meta(gateway.keyspace.partition, slots, groups, current_train_weight=step)
+        return meta, world

@@ -1,0 +1,53 @@
+"""Fixtures of all tests: one real server a session, a fresh fake per test, an audit after each test."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+import redis.asyncio
+
+from redis_replay import embedded
+from tests.harness import Runs
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The url of a private server for the session; without one the tests fail, they never skip."""
+    directory: Path = tmp_path_factory.mktemp("server")
+    with embedded.open_embedded(directory, appendfsync="no") as lease:
+        yield lease.url
+
+
+@pytest.fixture(params=["fake", "real"])
+def client(request: pytest.FixtureRequest) -> Any:
+    """An asyncio client of a fresh fake server, or of the session's real one."""
+    if request.param == "fake":
+        return fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())
+    return redis.asyncio.Redis.from_url(request.getfixturevalue("real_server"))
+
+
+@pytest.fixture
+def real_client(real_server: str) -> Any:
+    """An asyncio client of the session's real server."""
+    return redis.asyncio.Redis.from_url(real_server)
+
+
+@pytest.fixture
+async def runs(client: Any) -> AsyncIterator[Runs]:
+    """Opens stores on the test's server; every run it opened is audited after the test."""
+    opened = Runs(client)
+    yield opened
+    await opened.check()
