@@ -1,7 +1,8 @@
 """Admission for samplers: the mirrored control record, the wait at the gate, the advance.
 
-Readers answer from the newest control record any reply has carried. A waiter is woken by the event stream; while
-it waits it re-reads ``trainer_version_fn``, a local call, every few milliseconds without any command.
+Readers answer from the newest control record any reply has carried. A waiter is woken by the event
+stream; while it waits it re-reads ``trainer_version_fn``, a local call, every few milliseconds
+without any command.
 """
 
 from __future__ import annotations

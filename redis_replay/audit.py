@@ -1,9 +1,10 @@
 """The audit: every invariant of a run's keyspace, checked on one instant's copy.
 
-The control plane is read in one transaction, so no mutation falls between; payload lengths are read after it and
-a group that moved on meanwhile is looked at again. A pure read. Cost: proportional to the live groups.
+The control plane is read in one transaction, so no mutation falls between; payload lengths are read
+after it and a group that moved on meanwhile is looked at again. A pure read. Cost: proportional to
+the live groups.
 
-====  ==================================================================================================
+====  ==========================================================================================
  1    each live slot is listed in exactly the sorted sets of its state, with the right scores
  2    conservation: reserved_total = reserved + ready + claimed + quarantined + the five ends
  3    capacity: reserved + ready + claimed is at most the capacity
@@ -14,7 +15,7 @@ a group that moved on meanwhile is looked at again. A pure read. Cost: proportio
  8    the ledger of ends adds up to the totals
  9    the dispatch cursor covers every target step that was admitted and is live
 10    prompts and records belong to live slots (or wait for collection)
-====  ==================================================================================================
+====  ==========================================================================================
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class _Copy:
     sets: Mapping[Key, Mapping[str, float]]
     slots: Sequence[SlotRecord]
 
-    def meta(self, name: str) -> int:
+    def number(self, name: str) -> int:
         return int(self.hashes[Key.META][name.encode()])
 
     def total(self, name: str) -> int:
@@ -124,9 +125,11 @@ async def _read(gateway: Gateway) -> tuple[_Copy, list[Violation]]:
         raise StoreMissing(f"run {gateway.keyspace.run!r} is not on {gateway.target.address}")
     sets: dict[Key, dict[str, float]] = {}
     for key, listed in zip(_SETS, replies[len(_HASHES) :], strict=True):
-        flat = [item for pair in listed for item in pair] if listed[:1] and isinstance(
-            listed[0], tuple | list
-        ) else listed
+        flat = (
+            [item for pair in listed for item in pair]
+            if listed[:1] and isinstance(listed[0], tuple | list)
+            else listed
+        )
         sets[key] = {m.decode(): float(s) for m, s in zip(flat[::2], flat[1::2], strict=True)}
     slots: list[SlotRecord] = []
     unreadable: list[Violation] = []
@@ -175,12 +178,12 @@ def _check_totals(copy: _Copy) -> Iterator[Violation]:
             2, f"reserved_total {reserved} is not {len(copy.slots)} live + {ended} ended groups"
         )
     held = sum(slot.state is not GroupState.QUARANTINED for slot in copy.slots)
-    if held > copy.meta("capacity"):
-        yield Violation(3, f"{held} groups hold places, capacity is {copy.meta('capacity')}")
+    if held > copy.number("capacity"):
+        yield Violation(3, f"{held} groups hold places, capacity is {copy.number('capacity')}")
     by_end = dict.fromkeys(ENDS, 0)
-    for name, count in copy.hashes[Key.ENDS].items():
-        end = name.decode().partition(":")[0]
-        by_end[end] = by_end.get(end, 0) + int(count)
+    for entry, text in copy.hashes[Key.ENDS].items():
+        end = entry.decode().partition(":")[0]
+        by_end[end] = by_end.get(end, 0) + int(text)
     for end, count in by_end.items():
         if count != copy.total(end):
             yield Violation(8, f"the ledger has {count} {end} groups, the totals {copy.total(end)}")
@@ -193,15 +196,15 @@ def _check_numbers(copy: _Copy) -> Iterator[Violation]:
         if slot.order in orders:
             yield Violation(4, f"{slot.group_id!r} and {orders[slot.order]!r} share an order")
         orders[slot.order] = slot.group_id
-        if slot.order > copy.meta("next_order") or slot.fence > copy.meta("next_fence"):
+        if slot.order > copy.number("next_order") or slot.fence > copy.number("next_fence"):
             yield Violation(4, f"{slot.group_id!r} is ahead of the run's counters")
         if slot.target is not None:
             highest = max(highest, slot.target)
     admitted = b"admitted" in copy.hashes[Key.META]
     in_order = copy.hashes[Key.META].get(b"policy") == b"in_order"
-    if admitted and in_order and highest > copy.meta("dispatch_index"):
+    if admitted and in_order and highest > copy.number("dispatch_index"):
         yield Violation(
-            9, f"target step {highest} is live, the cursor is {copy.meta('dispatch_index')}"
+            9, f"target step {highest} is live, the cursor is {copy.number('dispatch_index')}"
         )
 
 
@@ -220,8 +223,8 @@ def _check_claims(copy: _Copy) -> Iterator[Violation]:
             claimed.add(slot.batch or 0)
             if slot.group_id not in manifests.get(slot.batch or 0, ()):
                 yield Violation(5, f"{slot.group_id!r} is missing in batch {slot.batch}")
-    for number in manifests.keys() - claimed:
-        yield Violation(5, f"batch {number} has a manifest and no claimed group")
+    for orphaned in manifests.keys() - claimed:
+        yield Violation(5, f"batch {orphaned} has a manifest and no claimed group")
 
 
 def _check_records(copy: _Copy) -> Iterator[Violation]:
@@ -234,8 +237,7 @@ def _check_records(copy: _Copy) -> Iterator[Violation]:
         for slot in copy.slots
         if slot.payload_fence is not None
     }
-    for entry in copy.hashes[Key.GROUPS]:
-        name = entry.decode()
+    for name in map(bytes.decode, copy.hashes[Key.GROUPS]):
         if name not in committed and name not in copy.sets[Key.DEAD]:
             yield Violation(10, f"record {name!r} belongs to no live group and is not to be freed")
     for name in committed:
@@ -274,5 +276,5 @@ async def _is_whole(gateway: Gateway, copy: _Copy, slot: SlotRecord) -> bool:
     except PayloadCorrupted:
         return False
     keys = record.payload_keys(gateway.keyspace, slot.group_id, fence)
-    lengths = await gateway.pipeline([("STRLEN", key) for key in keys])
+    lengths: list[int] = await gateway.pipeline([("STRLEN", key) for key in keys])
     return sum(lengths) == record.directory.payload_bytes == slot.payload_bytes

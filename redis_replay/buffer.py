@@ -1,7 +1,8 @@
 """The replay buffer: slots of prompt groups, from reservation to training, under one session.
 
-Every mutating call is one atomic script, finishes although its caller is cancelled, and may be repeated after a
-lost reply. Names follow the seed's replay buffer; groups are named by id, never by position.
+Every mutating call is one atomic script, finishes although its caller is cancelled, and may be
+repeated after a lost reply. Names follow the seed's replay buffer; groups are named by id, never by
+position.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from redis_replay.reservations import (
     with_fence,
 )
 from redis_replay.selection import Eviction, Selection, validate_version
-from redis_replay.session import Session, accept
+from redis_replay.session import Session
 from redis_replay.stats import read_stats
 from redis_replay.types import BufferStats, Reservation, SlotView
 
@@ -50,7 +51,8 @@ class RedisReplayBuffer:
         session: Whose calls these are.
         claims: The session's training claims.
         admission: The admission that samplers on this buffer use.
-        undelivered: Applied reservations of a cut whose dispatcher was cancelled before it knew them.
+        undelivered: Applied reservations of a cut whose dispatcher was cancelled before it knew
+            them.
         reservations: Reserved groups that this buffer object may commit, by id.
     """
 
@@ -79,14 +81,15 @@ class RedisReplayBuffer:
     ) -> Reservation:
         """Give a new group a place in the buffer.
 
-        Atomic. A live group of the same id is never touched. Cancelled after it was sent, the place is given
-        back in the background.
+        Atomic. A live group of the same id is never touched. Cancelled after it was sent, the place
+        is given back in the background.
 
         Args:
             weight_version: Version of the weights that the rollout begins with.
             target_step: Trainer step the group is meant for.
             group_id: Non-empty id of at most 1,024 UTF-8 bytes; a fresh one by default.
-            prompt_ref: Opaque reference from which the prompt can be dispatched again, at most 64 KiB.
+            prompt_ref: Opaque reference from which the prompt can be dispatched again, at most 64
+                KiB.
 
         Raises:
             BufferFull: no place, by groups or by bytes; the error names both numbers.
@@ -132,13 +135,13 @@ class RedisReplayBuffer:
     async def _reserve(self, draft: Reservation) -> Reservation:
         columns = as_columns([draft])
         call = Reserve(columns.group_ids, columns.weights, columns.targets, columns.prompt_refs)
-        return self.hold(with_fence(draft, accept(await self.session.run_numbered(call))))
+        return self.hold(with_fence(draft, await self.session.call_now(call)))
 
     async def _give_up(self, reservation: Reservation) -> None:
         """End a reservation whose caller was cancelled before it could know it."""
         self.reservations.pop(reservation.group_id, None)
         call = Abort(reservation.group_id, reservation.fence, "cancelled")
-        accept(await self.session.run_numbered(call))
+        await self.session.call_now(call)
 
     def hold(self, reservation: Reservation) -> Reservation:
         """Remember a reservation of this session, so that `commit` finds its fence."""
@@ -158,14 +161,15 @@ class RedisReplayBuffer:
     ) -> None:
         """Store a finished group and make it ready. Never waits for a place: it has one.
 
-        The payload is written first, then one script makes the group visible: wholly or not at all. Repeating
-        it with the same attempt is one commit. Refused or failed, the group stays reserved.
+        The payload is written first, then one script makes the group visible: wholly or not at all.
+        Repeating it with the same attempt is one commit. Refused or failed, the group stays
+        reserved.
 
         Args:
             group_id: A group that this session reserved (or took as a ticket).
             rows: One mapping of field to value per sample, as many as the run's group size.
-            start_weight_version: Version the rollout began with: the reserved one, or for a redispatched
-                group a larger one.
+            start_weight_version: Version the rollout began with: the reserved one, or for a
+                redispatched group a larger one.
             end_weight_version: Version it ended with.
             fence: The reservation's fence, when it was made through another object.
             tags: One dictionary of small facts per sample.
@@ -174,9 +178,11 @@ class RedisReplayBuffer:
         Raises:
             UnknownGroup: no live slot; nothing is left behind.
             StaleAttempt: another attempt owns the slot now.
-            ValueError: a wrong number of rows, a version below the reserved one, a reward that is not finite.
+            ValueError: a wrong number of rows, a version below the reserved one, a reward that is
+                not finite.
             TypeError: a value cannot be stored; the message names field and type.
-            StoreOutOfMemory: the server is full; the group stays reserved and the commit may be repeated.
+            StoreOutOfMemory: the server is full; the group stays reserved and the commit may be
+                repeated.
         """
         validate_group_id(group_id)
         validate_version("start_weight_version", start_weight_version)
@@ -203,7 +209,7 @@ class RedisReplayBuffer:
             fence=fence,
             start=start_weight_version,
             finish=end_weight_version,
-            bytes=encoded.payload_bytes,
+            payload_bytes=encoded.payload_bytes,
             blob=blob,
         )
         await self.session.link.tasks.finish(partial(self._commit, call, encoded))
@@ -236,7 +242,7 @@ class RedisReplayBuffer:
     async def _commit(self, call: Commit, encoded: EncodedGroup) -> None:
         link = self.session.link
         keyspace, payload = link.gateway.keyspace, memoryview(encoded.payload)
-        writes = [
+        writes: list[tuple[str, bytes | memoryview]] = [
             (
                 keyspace.payload(call.group_id, call.fence, chunk=at),
                 encoded.payload if length == len(payload) else payload[offset : offset + length],

@@ -1,8 +1,8 @@
 """Training claims of a session: taken, read, settled, given back, handed over.
 
-A claim belongs to the session that took it. A claim whose caller was cancelled before it saw the groups is given
-back at once; one whose outcome is unknown is found and given back before the next one, so a step never settles
-groups that nobody trained.
+A claim belongs to the session that took it. A claim whose caller was cancelled before it saw the
+groups is given back at once; one whose outcome is unknown is found and given back before the next
+one, so a step never settles groups that nobody trained.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redis_replay.errors import StoreUnavailable
 from redis_replay.groups import batch_meta, read_records
 from redis_replay.meta import KVBatchMeta
 from redis_replay.selection import Selection
-from redis_replay.session import Session, accept
+from redis_replay.session import Session
 from redis_replay.types import MAX_GROUPS_PER_CALL
 
 
@@ -83,11 +83,10 @@ class Claims:
 
     async def _take(self, call: SessionScript[ClaimReply]) -> list[SlotRecord]:
         try:
-            reply = await self.session.run_numbered(call)
+            found = await self.session.call_now(call)
         except StoreUnavailable:
             self._unknown_outcome = True
             raise
-        found = accept(reply)
         if found is None:
             return []
         self.batches.append(found[0])
@@ -98,7 +97,7 @@ class Claims:
         if not slots:
             return
         ids = tuple(slot.group_id for slot in slots)
-        accept(await self.session.run_numbered(Requeue(all=0, failed=0, group_ids=ids)))
+        await self.session.call_now(Requeue(all=0, failed=0, group_ids=ids))
         self.batches.remove(slots[0].batch or 0)
 
     async def _describe(
@@ -163,9 +162,7 @@ class Claims:
         call = Settle(step=None, exact=1, empty=0, batches=batches, group_ids=named)
         return (await self._settle(call))[1]
 
-    async def _settle(
-        self, call: Settle
-    ) -> tuple[int, tuple[str, ...]]:
+    async def _settle(self, call: Settle) -> tuple[int, tuple[str, ...]]:
         aborted, trained = await self.session.call(call)
         self.batches = [number for number in self.batches if number not in call.batches]
         self.session.link.tasks.start(self.session.link.collect)
@@ -210,5 +207,3 @@ def _distinct(group_ids: Iterable[str]) -> tuple[str, ...]:
             f"{len(named)} groups were named; one call takes 1 to {MAX_GROUPS_PER_CALL}"
         )
     return named
-
-

@@ -1,8 +1,8 @@
 """Frees the payload of groups that are gone, after they became invisible.
 
-`dead` names what nothing live refers to; the collector frees those keys on whichever server holds them, then
-forgets the entries. A crash between the two is harmless: freeing is idempotent. What a killed writer left
-without an entry is found by `find_orphans`.
+`dead` names what nothing live refers to; the collector frees those keys on whichever server holds
+them, then forgets the entries. A crash between the two is harmless: freeing is idempotent. What a
+killed writer left without an entry is found by `find_orphans`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Collector:
 
     async def _dead(self) -> list[str]:
         key = self.gateway.keyspace.control(Key.DEAD)
-        found = await self.gateway.run(lambda client: client.zrange(key, 0, _SLICE - 1))
+        [found] = await self.gateway.pipeline([("ZRANGE", key, 0, _SLICE - 1)])
         return [entry.decode() for entry in found]
 
     async def _free(self, entries: list[str]) -> None:
@@ -74,8 +74,9 @@ class Collector:
     async def find_orphans(self) -> list[str]:
         """Return payload keys that no slot, record or dead entry knows, seen in two calls running.
 
-        A writer that was killed between its payload and its commit, and whose slot ended before the payload was
-        written, leaves such a key. Call again after a lease; the keys returned are freed. May be repeated.
+        A writer that was killed between its payload and its commit, and whose slot ended before the
+        payload was written, leaves such a key. Call again after a lease; the keys returned are
+        freed. May be repeated.
         """
         known = await self._known_keys()
         unknown = {key async for key in self._payload_keys() if _base_of(key) not in known}

@@ -1,9 +1,10 @@
 """The mutation cut: a unit of work whose parts become visible together or not at all.
 
-Opened with one read of the control record; what is recorded in the block is applied by ONE script at exit,
-guarded by the cursor and the loader revision it was opened with. An exception in the block, or a conflict,
-leaves nothing. So the dispatch cursor, the reserved slots with their prompt references and the position of the
-data loader move together: a resumed run neither skips nor repeats a prompt.
+Opened with one read of the control record; what is recorded in the block is applied by ONE script
+at exit, guarded by the cursor and the loader revision it was opened with. An exception in the
+block, or a conflict, leaves nothing. So the dispatch cursor, the reserved slots with their prompt
+references and the position of the data loader move together: a resumed run neither skips nor
+repeats a prompt.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from redis_replay.admission import AdmissionState, read_admission
 from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.errors import CutExpired, DuplicateGroup
 from redis_replay.reservations import as_columns, draft_reservation, with_fence
-from redis_replay.session import accept
 from redis_replay.types import Reservation
 
 
 class DataPlaneMutationCut:
     """One unit of work; ``async with store.mutation() as cut``.
 
-    Recording is synchronous. Fences are in `reservations` after the block has ended; nothing computed in the
-    block may be used before that. From the ``async with``: `AdmissionConflict` when the cursor, the gate or the
-    loader moved, `BufferFull` or `DuplicateGroup` when a reservation cannot be made; then nothing was applied.
+    Recording is synchronous. Fences are in `reservations` after the block has ended; nothing
+    computed in the block may be used before that. From the ``async with``: `AdmissionConflict` when
+    the cursor, the gate or the loader moved, `BufferFull` or `DuplicateGroup` when a reservation
+    cannot be made; then nothing was applied.
     """
 
     def __init__(self, buffer: RedisReplayBuffer) -> None:
@@ -91,7 +92,9 @@ class DataPlaneMutationCut:
         """
         self.require_live()
         if self._index is not None:
-            raise ValueError("a mutation cut records one admission; open another for the next batch")
+            raise ValueError(
+                "a mutation cut records one admission; open another for the next batch"
+            )
         self._index = self._opened().next_index
         self._seen_version = seen_version
         return self._index
@@ -162,7 +165,7 @@ class DataPlaneMutationCut:
         )
 
     async def _run(self, call: ApplyCut) -> tuple[Reservation, ...]:
-        fence = accept(await self._buffer.session.run_numbered(call))
+        fence = await self._buffer.session.call_now(call)
         return tuple(self._buffer.hold(with_fence(draft, fence or 0)) for draft in self._drafts)
 
     async def _keep_undelivered(self, reservations: Sequence[Reservation]) -> None:

@@ -1,7 +1,8 @@
 """Committed groups as readers need them: the immutable record, its payload keys, its metadata.
 
-The record is written once at commit, under group id and the committing attempt's fence, and is freed with the
-payload (DECISIONS 9). Its facts never change; what changes about a group is in its slot.
+The record is written once at commit, under group id and the committing attempt's fence, and is
+freed with the payload (DECISIONS 9). Its facts never change; what changes about a group is in its
+slot.
 """
 
 from __future__ import annotations
@@ -94,9 +95,7 @@ def unpack_record(group_id: str, stored: bytes) -> GroupRecord:
     )
 
 
-async def read_records(
-    gateway: Gateway, named: Sequence[tuple[str, int]]
-) -> list[GroupRecord]:
+async def read_records(gateway: Gateway, named: Sequence[tuple[str, int]]) -> list[GroupRecord]:
     """Read the records of groups, each named by id and payload fence.
 
     Raises:
@@ -144,9 +143,9 @@ def batch_meta(
 ) -> KVBatchMeta:
     """Return the metas of groups concatenated in the order given.
 
-    ``tags`` carry each row's group and versions beside the tags given at commit. ``extra_info`` has one entry
-    per group: ``group_ids``, ``start_weight_versions``, ``target_steps``, ``rewards``, ``rollout_metrics`` and,
-    for a selection, ``lags``.
+    ``tags`` carry each row's group and versions beside the tags given at commit. ``extra_info`` has
+    one entry per group: ``group_ids``, ``start_weight_versions``, ``target_steps``, ``rewards``,
+    ``rollout_metrics`` and, for a selection, ``lags``.
     """
     sample_ids: list[str] = []
     lengths: list[int] = []

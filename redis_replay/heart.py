@@ -1,7 +1,8 @@
 """The heartbeat thread: signs of life for a store's sessions, and the watch over everybody else's.
 
-It runs in an OS thread with an event loop and a connection of its own, so a trainer whose loop is blocked by
-an optimizer step keeps its claims. Every attached process watches; any one of them ends a silent owner.
+It runs in an OS thread with an event loop and a connection of its own, so a trainer whose loop is
+blocked by an optimizer step keeps its claims. Every attached process watches; any one of them ends
+a silent owner.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ async def end_owner(
 ) -> None:
     """End a session and give back all it holds, 256 groups a call.
 
-    May be repeated. With a heartbeat it is a compare-and-set: a session that has beaten since is left alone.
+    May be repeated. With a heartbeat it is a compare-and-set: a session that has beaten since is
+    left alone.
     """
     more = True
     while more:

@@ -71,13 +71,13 @@ def validate_group_id(group_id: str) -> None:
         raise ValueError(f"group_id {group_id!r} is not valid Unicode text") from None
     if size > MAX_GROUP_ID_BYTES:
         raise ValueError(
-            f"group_id {group_id[:40]!r}... has {size} UTF-8 bytes; at most {MAX_GROUP_ID_BYTES} are "
-            "allowed"
+            f"group_id {group_id[:40]!r}... has {size} UTF-8 bytes; at most "
+            f"{MAX_GROUP_ID_BYTES} are allowed"
         )
 
 
 def as_columns(drafts: Sequence[Reservation]) -> ReservationColumns:
-    """Return drafts as script arguments; a reference is marked, so that an empty one is not none."""
+    """Return drafts as script arguments; references are marked, so that empty is not none."""
     return ReservationColumns(
         group_ids=tuple(draft.group_id for draft in drafts),
         weights=tuple(draft.weight_version for draft in drafts),

@@ -1,4 +1,4 @@
-"""The rollout host's session: reserved slots are known by its owner name, and come back when it dies."""
+"""The rollout host's session: its reserved slots come back when it dies."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class RolloutSession:
     async def take_tickets(self, *, max_tickets: int, weight_version: int) -> list[Reservation]:
         """Take redispatch tickets: reserved groups whose holder is gone, in buffer order.
 
-        Atomic: a ticket goes to exactly one session. It keeps its id, order, target step and prompt reference
-        and gets a new fence and start weight. Reservations of this session that a cancelled cut left behind are
-        returned first.
+        Atomic: a ticket goes to exactly one session. It keeps its id, order, target step and prompt
+        reference and gets a new fence and start weight. Reservations of this session that a
+        cancelled cut left behind are returned first.
 
         Args:
             max_tickets: At most this many, 1 to 1,024.
@@ -68,9 +68,7 @@ class RolloutSession:
         """
         validate_version("weight_version", weight_version)
         if not 1 <= max_tickets <= MAX_GROUPS_PER_CALL:
-            raise ValueError(
-                f"max_tickets must be 1 to {MAX_GROUPS_PER_CALL}, got {max_tickets}"
-            )
+            raise ValueError(f"max_tickets must be 1 to {MAX_GROUPS_PER_CALL}, got {max_tickets}")
         held = self.buffer.undelivered[:max_tickets]
         del self.buffer.undelivered[: len(held)]
         if len(held) == max_tickets:

@@ -1,7 +1,8 @@
 """Opening a run: its settings, written once, and what may differ when it is opened again.
 
-The stored record is the truth. A difference is either applied and reported (capacity, when everything fits)
-or refused with what differs by name; nothing is ever changed silently (SEMANTICS 4, DECISIONS 23).
+The stored record is the truth. A difference is either applied and reported (capacity, when
+everything fits) or refused with what differs by name; nothing is ever changed silently (SEMANTICS
+4, DECISIONS 23).
 """
 
 from __future__ import annotations
@@ -117,8 +118,8 @@ def _new_record(gateway: Gateway, asked: RunSettings) -> tuple[str, ...]:
     for name in ("capacity", "group_size"):
         if getattr(asked, name) is None:
             raise ConfigurationError(
-                f"run {gateway.keyspace.run!r} is new on {gateway.target.address}, so {name} must be "
-                "given"
+                f"run {gateway.keyspace.run!r} is new on {gateway.target.address}, so "
+                f"{name} must be given"
             )
     record: dict[str, object] = {
         "schema": SCHEMA,
@@ -148,8 +149,8 @@ def _check_schema(stored: Mapping[str, bytes]) -> None:
     schema, least = int(stored["schema"]), int(stored["min_writer"])
     if least > SCHEMA:
         raise SchemaMismatch(
-            f"the run has schema {schema} and needs a writer of schema {least} or newer; this package "
-            f"writes schema {SCHEMA}. Install a newer redis-replay."
+            f"the run has schema {schema} and needs a writer of schema {least} or newer; "
+            f"this package writes schema {SCHEMA}. Install a newer redis-replay."
         )
 
 
@@ -170,8 +171,8 @@ async def _reconcile(gateway: Gateway, opened: OpenedRun, asked: RunSettings) ->
     ]
     if refused:
         raise RunMismatch(
-            f"run {gateway.keyspace.run!r} exists with other settings ({'; '.join(refused)}). Open it "
-            "with the stored ones, leave them out, or choose another run name."
+            f"run {gateway.keyspace.run!r} exists with other settings ({'; '.join(refused)}). "
+            "Open it with the stored ones, leave them out, or choose another run name."
         )
     wanted = {
         name: getattr(asked, name) if getattr(asked, name) is not None else getattr(stored, name)
@@ -192,11 +193,13 @@ async def _reconcile(gateway: Gateway, opened: OpenedRun, asked: RunSettings) ->
         if reply.code != "FULL":
             raise reply.error
         raise RunMismatch(
-            f"run {gateway.keyspace.run!r} holds {reply[1]} groups, which do not fit the capacity of "
-            f"{capacity} asked for (stored: {stored.capacity}). Open it with capacity={reply[1]} or "
-            "more, or remove groups first."
+            f"run {gateway.keyspace.run!r} holds {reply[1]} groups, which do not fit the "
+            f"capacity of {capacity} asked for (stored: {stored.capacity}). Open it with "
+            f"capacity={reply[1]} or more, or remove groups first."
         )
     for change in changes:
         _LOG.warning("run %r: %s", gateway.keyspace.run, change)
-    settings = RunSettings(**{name: getattr(stored, name) for name in RunSettings.__slots__} | wanted)
+    settings = RunSettings(
+        **{name: getattr(stored, name) for name in RunSettings.__slots__} | wanted
+    )
     return OpenedRun(opened.lineage, opened.store_epoch, settings, False, changes)

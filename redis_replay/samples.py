@@ -1,8 +1,8 @@
 """The data plane: rows of committed groups, read by column and row, and columns written back.
 
-A read fetches the bytes it needs and nothing else. Trainers write columns (advantages, log probabilities) back
-to rows they hold claimed; written cells are kept apart, win over committed ones of the same name, and end with
-the claim. Names follow the seed's data plane client.
+A read fetches the bytes it needs and nothing else. Trainers write columns (advantages, log
+probabilities) back to rows they hold claimed; written cells are kept apart, win over committed ones
+of the same name, and end with the claim. Names follow the seed's data plane client.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class SamplePlane:
     ) -> list[Row]:
         """Return the rows of samples in the order asked, one dictionary per sample.
 
-        Arrays are read-only views over the received bytes, without a copy. Reads only the selected columns
-        and rows. Not atomic across groups; may be repeated.
+        Arrays are read-only views over the received bytes, without a copy. Reads only the selected
+        columns and rows. Not atomic across groups; may be repeated.
 
         Args:
             samples: Sample ids, or the meta of a batch.
@@ -89,7 +89,8 @@ class SamplePlane:
     ) -> None:
         """Write columns back to rows that this session holds claimed.
 
-        The claim is checked first, atomically; the cells become visible one by one. May be repeated.
+        The claim is checked first, atomically; the cells become visible one by one. May be
+        repeated.
 
         Args:
             sample_ids: Rows to write, of any number of groups.
@@ -154,8 +155,8 @@ class SamplePlane:
         for group_id, rows in named.items():
             if rows != set(range(size)):
                 raise ValueError(
-                    f"group {group_id!r} has rows 0 to {size - 1}, and rows {sorted(rows)} were named; "
-                    "samples are cleared by whole groups"
+                    f"group {group_id!r} has rows 0 to {size - 1}, and rows {sorted(rows)} "
+                    "were named; samples are cleared by whole groups"
                 )
         removed = await self.session.call(Remove(reason="cleared", group_ids=tuple(named)))
         await self.session.link.collector.collect()
@@ -222,7 +223,7 @@ class SamplePlane:
             buffers = {part: view[part.offset : part.offset + part.length] for part in plan}
         else:
             parts = await self._fetch(located, [(part.offset, part.length) for part in plan])
-            buffers = dict(zip(plan, map(memoryview, parts), strict=True))
+            buffers = {span: memoryview(part) for span, part in zip(plan, parts, strict=True)}
         return decode_columns(
             directory, buffers, fields=fields, rows=rows, group_id=located.slot.group_id
         )

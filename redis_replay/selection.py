@@ -1,6 +1,7 @@
 """What a policy decides, as numbers: which ready groups, in which order, and which to drop.
 
-A sampler turns its windows into a `Selection` or an `Eviction`; one script serves all built-in samplers.
+A sampler turns its windows into a `Selection` or an `Eviction`; one script serves all built-in
+samplers.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def validate_version(name: str, value: int, *, least: int = 0) -> None:
         raise TypeError(f"{name} must be an int, got {value!r}")
     if not least <= value < MAX_EXACT_INTEGER:
         raise ValueError(
-            f"{name} must be at least {least} and below 2**53 (larger ones are not exact in a sorted "
-            f"set), got {value}"
+            f"{name} must be at least {least} and below 2**53 (larger ones are not exact in "
+            f"a sorted set), got {value}"
         )
 
 

@@ -34,7 +34,9 @@ async def read_server_facts(gateway: Gateway) -> ServerFacts:
         return ServerFacts(None, None, None)
     found: dict[str, str] = {}
     for reply in replies:
-        pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+        pairs = (
+            reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+        )
         found.update((_text(name), _text(value)) for name, value in pairs)
     largest = found.get("proto-max-bulk-len", "")
     persists = found.get("appendonly") == "yes" or bool(found.get("save"))
@@ -54,8 +56,8 @@ def check_server(facts: ServerFacts, *, address: str, allow_unsafe: bool) -> Non
     policy = facts.eviction_policy
     if policy is not None and policy.startswith("allkeys-"):
         message = (
-            f"{address} has maxmemory-policy {policy}, which drops replay data when memory is full. "
-            "Set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
+            f"{address} has maxmemory-policy {policy}, which drops replay data when memory "
+            "is full. Set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
         )
         if not allow_unsafe:
             raise UnsafeServer(f"{message}, or pass allow_unsafe_server=True to go on regardless.")

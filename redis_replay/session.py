@@ -1,7 +1,7 @@
 """Sessions: who a call comes from. Each has an owner name, an epoch and numbered calls.
 
-A number is drawn before a call's first attempt and kept through retries and cancellation, so each call is
-applied once and a lost reply is answered again (DESIGN 6, DECISIONS 24 and 27).
+A number is drawn before a call's first attempt and kept through retries and cancellation, so each
+call is applied once and a lost reply is answered again (DESIGN 6, DECISIONS 24 and 27).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import anyio
 import xxhash
 
 from redis_replay._redis.events import Wakeups
-from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.gateway import Gateway, Payload
 from redis_replay._redis.keys import encode_name
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.scripts import Attach, SessionScript, StoreScript
@@ -64,7 +64,8 @@ class Link:
 
     async def call(self, call: StoreScript[R]) -> R:
         """The same, raising a refusal's error."""
-        return accept(await self.ask(call))
+        reply = await self.ask(call)
+        return accept(reply)
 
     def require_open(self) -> None:
         """Raise `StoreClosed` when the store is closed."""
@@ -126,8 +127,8 @@ class Session:
                     await self.link.tasks.finish(self._attach)
         if self.pulse is not None and self.pulse.lost:
             raise StaleOwner(
-                f"session {self.owner!r} has ended: it was silent for {self.lease_seconds}s, or was "
-                "replaced under its name. Its groups were given back; attach again."
+                f"session {self.owner!r} has ended: it was silent for "
+                f"{self.lease_seconds}s, or was replaced under its name. Its groups were given back; attach again."
             )
 
     async def _attach(self) -> None:
@@ -140,7 +141,8 @@ class Session:
             host=encode_name(f"{socket.gethostname()}.{os.getpid()}"),
             planned=int(self.planned_takeover),
         )
-        epoch, replaced = accept(await link.gateway.call(attach, link.run.frame))
+        reply = await link.gateway.call(attach, link.run.frame)
+        epoch, replaced = accept(reply)
         if replaced is not None:
             _LOG.warning("session %r takes over from its predecessor", self.owner)
             await end_owner(link.gateway, link.run.frame, self.owner, replaced)
@@ -148,21 +150,23 @@ class Session:
         self.pulse = Pulse(self.owner, epoch, self.lease_seconds)
         await link.heart.add(self.pulse)
 
-    async def ask(
-        self, call: SessionScript[R], *, writes: Sequence[tuple[str, bytes]] = ()
-    ) -> R | Refusal:
+    async def ask(self, call: SessionScript[R]) -> R | Refusal:
         """Run a numbered call to its end, even when the caller is cancelled."""
         await self.attach()
-        return await self.link.tasks.finish(partial(self.run_numbered, call, writes=writes))
+        return await self.link.tasks.finish(partial(self.run_numbered, call))
 
-    async def call(
-        self, call: SessionScript[R], *, writes: Sequence[tuple[str, bytes]] = ()
-    ) -> R:
+    async def call(self, call: SessionScript[R]) -> R:
         """The same, raising a refusal's error."""
-        return accept(await self.ask(call, writes=writes))
+        reply = await self.ask(call)
+        return accept(reply)
+
+    async def call_now(self, call: SessionScript[R]) -> R:
+        """`run_numbered`, raising a refusal's error."""
+        reply = await self.run_numbered(call)
+        return accept(reply)
 
     async def run_numbered(
-        self, call: SessionScript[R], *, writes: Sequence[tuple[str, bytes]] = ()
+        self, call: SessionScript[R], *, writes: Sequence[tuple[str, Payload]] = ()
     ) -> R | Refusal:
         """Run a numbered call in the caller's own task."""
         async with self._room:

@@ -87,14 +87,17 @@ def open_store(
     """Open a run: ``async with open_store(...) as store``. Creates it if it is not there.
 
     Args:
-        url: ``redis://``, ``rediss://``, ``unix://``, ``embedded:///folder`` (a private server that keeps its
-            data there) or ``embedded://`` (a temporary one). By default the variable ``REDIS_REPLAY_URL``.
+        url: ``redis://``, ``rediss://``, ``unix://``, ``embedded:///folder`` (a private server that
+            keeps its data there) or ``embedded://`` (a temporary one). By default the variable
+            ``REDIS_REPLAY_URL``.
         run: Name of the training run.
-        client: An existing ``redis.asyncio`` client instead of a url; its settings are copied, it is not used.
+        client: An existing ``redis.asyncio`` client instead of a url; its settings are copied, it
+            is not used.
         partition: Name of the data partition; partitions of a run share nothing.
         capacity: Most groups reserved, ready or claimed at once. Needed for a new run.
         group_size: Samples per group. Needed for a new run.
-        groups_per_step: Groups per training batch; the sampler's capacity requirement is checked with it.
+        groups_per_step: Groups per training batch; the sampler's capacity requirement is checked
+            with it.
         max_payload_bytes: Payload bytes at which reserving and admitting stop; a commit never does.
         max_attempts: Generation attempts before a group is quarantined.
         max_requeues: Training requeues after failures before a group is quarantined.
@@ -105,7 +108,8 @@ def open_store(
         deadline_seconds: How long a call is repeated while the server is away.
 
     Raises (from the ``async with``):
-        ConfigurationError: settings that cannot work, or that differ from the stored run's; all are named.
+        ConfigurationError: settings that cannot work, or that differ from the stored run's; all are
+            named.
         StoreError: the server cannot be used.
     """
     settings = RunSettings(
@@ -133,7 +137,8 @@ def open_store(
 
 
 class ReplayStore:
-    """An opened run. Use it as an async context manager, in one task; its objects may be shared between tasks.
+    """An opened run. Use it as an async context manager, in one task; its objects may be shared
+    between tasks.
 
     Attributes:
         buffer: Slots and claims under the store's implicit session.
@@ -245,7 +250,8 @@ class ReplayStore:
             owner: Stable name of the job; attaching fences an older session of the name at once.
             world: Ranks that must acknowledge a batch before its step commits.
             lease_seconds: Silence after which others end this session.
-            planned_takeover: Whether the older session is replaced on purpose, so that no attempt is counted.
+            planned_takeover: Whether the older session is replaced on purpose, so that no attempt
+                is counted.
 
         Raises:
             ValueError: an empty or overlong name, a lease or world that is not positive.
@@ -257,7 +263,8 @@ class ReplayStore:
         return TrainerSession(session)
 
     def trainer_rank(self, *, owner: str, epoch: int, rank: int) -> TrainerRank:
-        """Return a rank of a trainer group, joined with the owner and epoch that its leader broadcast.
+        """Return a rank of a trainer group, joined with the owner and epoch that its leader
+        broadcast.
 
         Raises:
             ValueError: a negative rank.

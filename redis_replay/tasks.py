@@ -1,9 +1,9 @@
 """Work that finishes although its caller was cancelled.
 
-A mutation that has been sent cannot be taken back, so it runs in a task of the store: the cancelled caller
-leaves at once, the task ends wholly applied or wholly refused, and closing the store waits for it
-(DECISIONS 7, RELIABILITY C7). What a cancelled caller would have received is handed to ``unclaimed``, so that
-nothing is owned by nobody.
+A mutation that has been sent cannot be taken back, so it runs in a task of the store: the cancelled
+caller leaves at once, the task ends wholly applied or wholly refused, and closing the store waits
+for it (DECISIONS 7, RELIABILITY C7). What a cancelled caller would have received is handed to
+``unclaimed``, so that nothing is owned by nobody.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The trainer's session: it claims batches, commits steps, gives back what it did not train.
 
-A trainer group (all ranks of a job) is one owner. Its leader claims; ranks join with the leader's epoch, read
-their slice of the batch and acknowledge it; the step commits when all have (DESIGN 6, DECISIONS 25).
+A trainer group (all ranks of a job) is one owner. Its leader claims; ranks join with the leader's
+epoch, read their slice of the batch and acknowledge it; the step commits when all have (DESIGN 6,
+DECISIONS 25).
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ class StepCommit:
 class TrainerSession:
     """``async with store.trainer(owner="job-7") as trainer``; its ``buffer`` acts under the owner.
 
-    Attaching fences an older session of the same owner and gives back what it held. Leaving the block gives the
-    unsettled claims back: ready again, at their old place, without a counted attempt.
+    Attaching fences an older session of the same owner and gives back what it held. Leaving the
+    block gives the unsettled claims back: ready again, at their old place, without a counted
+    attempt.
     """
 
     def __init__(self, session: Session) -> None:
@@ -103,7 +105,8 @@ class TrainerSession:
     ) -> tuple[KVBatchMeta, int]:
         """Wait until a sampler on this session's buffer selects a batch, and claim it.
 
-        Cancelled at any instant, it has claimed nothing. ``sampler.select`` is the form that does not wait.
+        Cancelled at any instant, it has claimed nothing. ``sampler.select`` is the form that does
+        not wait.
 
         Args:
             sampler: A sampler created on this session's ``buffer``.
@@ -135,12 +138,13 @@ class TrainerSession:
     async def commit_step(self, step: int) -> StepCommit:
         """Consume all claims of this session and raise the trainer version to ``step + 1``.
 
-        One atomic script. May be repeated: for the same claims it gives the first answer. Make the model of step
-        ``step + 1`` durable before this call (DECISIONS 28).
+        One atomic script. May be repeated: for the same claims it gives the first answer. Make the
+        model of step ``step + 1`` durable before this call (DECISIONS 28).
 
         Raises:
             StepMismatch: the store's trainer version is another one.
-            ClaimMismatch: there are no claims (`skip_step`), or some that this session has not seen.
+            ClaimMismatch: there are no claims (`skip_step`), or some that this session has not
+                seen.
             UnacknowledgedRanks: ranks are missing; the error lists them.
             StaleOwner: this session has ended; its groups were given back.
         """
@@ -245,7 +249,9 @@ class TrainerRank:
             if record is not None
         ]
         if any(slot.batch != batch for slot in slots) or len(slots) != len(ids):
-            raise ClaimMismatch(f"groups of batch {batch} were given back; it is not whole any more")
+            raise ClaimMismatch(
+                f"groups of batch {batch} were given back; it is not whole any more"
+            )
         groups = await read_records(gateway, [(s.group_id, s.payload_fence or 0) for s in slots])
         meta = batch_meta(gateway.keyspace.partition, slots, groups, current_train_weight=step)
         return meta, world

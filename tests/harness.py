@@ -89,7 +89,6 @@ async def until(
     """Wait until a condition holds; fail saying what never happened."""
     with anyio.move_on_after(seconds):
         while not await condition():
-            await anyio.lowlevel.checkpoint()
             await anyio.sleep(0.005)
         return
     raise AssertionError(f"within {seconds} s it never happened that {what}")

@@ -1,8 +1,10 @@
 """Where the server is, and clients for it: one description, any number of connection pools.
 
 A store opens two clients of its own for one target, since a blocked wait must never hold the
-connection that a mutation needs; its heartbeat thread opens a third. An existing client is never used
-itself: its connection settings are copied, so bytes stay bytes whatever it was created with (CASES F10).
+connection that a mutation needs; its heartbeat thread opens a third. An existing client is never
+used
+itself: its connection settings are copied, so bytes stay bytes whatever it was created with (CASES
+    F10).
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class Target:
                 "rediss://, unix:// and embedded://"
             )
         try:
-            settings = dict(parse_url(url))
+            settings: dict[str, Any] = dict(parse_url(url))
         except ValueError as malformed:
             raise UnsupportedUrl(f"the address {redact(url)!r} is malformed: {malformed}") from None
         connection_class = settings.pop("connection_class", Connection)
@@ -97,4 +99,3 @@ def redact(url: str) -> str:
         return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
     except ValueError:
         return "<malformed address>"
-

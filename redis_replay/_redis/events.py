@@ -1,7 +1,8 @@
 """Wake-ups from the run's event stream: one blocked reader a process, fanned out by topic.
 
-A waiter takes a ticket, checks its condition, then waits for the ticket's topic to move. The reader reads
-from the last id it saw, so no event between check and wait is missed; a slow re-check is the net below it.
+A waiter takes a ticket, checks its condition, then waits for the ticket's topic to move. The reader
+reads from the last id it saw, so no event between check and wait is missed; a slow re-check is the
+net below it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, cast
 
 import anyio
 from redis.exceptions import RedisError
@@ -20,6 +21,7 @@ from redis_replay._redis.faults import is_transient
 from redis_replay._redis.keys import Key, Keyspace
 
 _LOG = logging.getLogger(__name__)
+_Entries = list[tuple[bytes, dict[bytes, bytes]]]
 _BLOCK_SECONDS: Final = 2.0
 _RECONNECT_SECONDS: Final = 0.25
 
@@ -105,12 +107,11 @@ class Wakeups:
             while True:
                 try:
                     if not self._started.is_set():
-                        newest = await client.xrevrange(stream, count=1)
+                        newest = cast(_Entries, await client.xrevrange(stream, count=1))
                         self._last_id = newest[0][0].decode() if newest else "0-0"
                         self._started.set()
-                    found = await client.xread(
-                        {stream: self._last_id}, block=int(_BLOCK_SECONDS * 1000)
-                    )
+                    block = int(_BLOCK_SECONDS * 1000)
+                    reply = await client.xread({stream: self._last_id}, block=block)
                 except (RedisError, OSError) as failure:
                     if not is_transient(failure):
                         _LOG.warning("the event stream cannot be read: %s", failure)
@@ -119,11 +120,10 @@ class Wakeups:
                     self.move(frozenset(Topic))
                     await anyio.sleep(_RECONNECT_SECONDS)
                     continue
-                for _, entries in found or []:
+                for _, entries in cast(list[tuple[bytes, _Entries]], reply or []):
                     self._last_id = entries[-1][0].decode()
-                    self.move(
-                        frozenset().union(*(_TOPICS.get(e[b"kind"].decode(), frozenset()) for _, e in entries))
-                    )
+                    kinds = {entry[b"kind"].decode() for _, entry in entries}
+                    self.move(frozenset[Topic]().union(*(_TOPICS.get(k, ()) for k in kinds)))
         finally:
             with anyio.CancelScope(shield=True):
                 await client.aclose(close_connection_pool=True)

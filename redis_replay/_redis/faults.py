@@ -1,8 +1,9 @@
 """What a failure of the client means for the call that met it.
 
-Three answers: the call may be repeated under its number (`TRANSIENT`, whether it ran or not), the server
-said no and nothing was done (a `StoreError` to raise), or it is a fault of this package (raised as it is).
-Only the first word of an error text is read, since texts differ between servers (RELIABILITY L23).
+Three answers: the call may be repeated under its number (`TRANSIENT`, whether it ran or not), the
+server said no and nothing was done (a `StoreError` to raise), or it is a fault of this package
+(raised as it is). Only the first word of an error text is read, since texts differ between servers
+(RELIABILITY L23).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one way to the server: runs typed calls, repeats what may be repeated, translates failures.
 
-The client library retries nothing. A transient failure, whether the call ran or not, is answered by the
-same call under the same number, with growing pauses, until the deadline (DESIGN 6).
+The client library retries nothing. A transient failure, whether the call ran or not, is answered by
+the same call under the same number, with growing pauses, until the deadline (DESIGN 6).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from redis_replay.errors import StoreRegressed
 T = TypeVar("T")
 R = TypeVar("R")
 
+Payload = bytes | memoryview
 DEFAULT_DEADLINE_SECONDS: Final = 30.0
 _FIRST_PAUSE_SECONDS: Final = 0.01
 _LONGEST_PAUSE_SECONDS: Final = 1.0
@@ -57,7 +58,7 @@ class Gateway:
         call: ScriptCall[R],
         frame: Sequence[Argument] = (),
         *,
-        writes: Sequence[tuple[str, bytes]] = (),
+        writes: Sequence[tuple[str, Payload]] = (),
     ) -> R | Refusal:
         """Run a script and return what its reply means, or its refusal.
 
@@ -72,7 +73,9 @@ class Gateway:
             StoreError: the server cannot be used, or did not answer within the deadline.
         """
         floor = self.control.seq if self.control else 0
-        reply = await self.run(lambda client: _run_script(client, self.keyspace, call, frame, writes))
+        reply = await self.run(
+            lambda client: _run_script(client, self.keyspace, call, frame, writes)
+        )
         control = ControlRecord.parse(reply[1:5])
         if control is not None:
             self.observe(control, floor=floor)
@@ -98,7 +101,9 @@ class Gateway:
             await anyio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
-    async def pipeline(self, commands: Sequence[Sequence[Argument]], *, atomic: bool = False) -> list[Any]:
+    async def pipeline(
+        self, commands: Sequence[Sequence[Argument]], *, atomic: bool = False
+    ) -> list[Any]:
         """Run commands that may be repeated in one round trip and return their replies in order.
 
         Args:
@@ -125,8 +130,8 @@ class Gateway:
         """
         if control.seq < floor:
             raise StoreRegressed(
-                f"{self.target.address} answered with mutation {control.seq} after mutation {floor} "
-                "had been acknowledged: it lost history. Reopen the store and reconcile."
+                f"{self.target.address} answered with mutation {control.seq} after mutation "
+                f"{floor} had been acknowledged: it lost history. Reopen the store and reconcile."
             )
         if self.control is None or control.seq >= self.control.seq:
             self.control = control
@@ -137,18 +142,19 @@ async def _run_script(
     keyspace: Keyspace,
     call: ScriptCall[Any],
     frame: Sequence[Argument],
-    writes: Sequence[tuple[str, bytes]],
+    writes: Sequence[tuple[str, Payload]],
 ) -> RawReply:
     script = load_script(type(call))
+    execute = cast(Callable[..., Awaitable[Any]], client.execute_command)
     keys = [keyspace.control(key) for key in call.KEYS] + [key for key, _ in writes]
     arguments = [len(keys), *keys, *frame, *call.argument_values()]
     if not writes:
         try:
-            reply = await client.execute_command("EVALSHA", script.sha, *arguments)
+            reply = await execute("EVALSHA", script.sha, *arguments)
         except RedisError as failure:
             if not is_missing_script(failure):
                 raise
-            reply = await client.execute_command("EVAL", script.text, *arguments)
+            reply = await execute("EVAL", script.text, *arguments)
         return cast(RawReply, reply)
     return await _write_and_run(client, script.text, script.sha, arguments, writes)
 
@@ -158,7 +164,7 @@ async def _write_and_run(
     text: str,
     sha: str,
     arguments: Sequence[Argument],
-    writes: Sequence[tuple[str, bytes]],
+    writes: Sequence[tuple[str, Payload]],
 ) -> RawReply:
     pipeline = client.pipeline(transaction=False)
     for key, value in writes:
@@ -171,5 +177,6 @@ async def _write_and_run(
     if isinstance(reply, RedisError):
         if not is_missing_script(reply):
             raise reply
-        reply = await client.execute_command("EVAL", text, *arguments)
+        execute = cast(Callable[..., Awaitable[Any]], client.execute_command)
+        reply = await execute("EVAL", text, *arguments)
     return cast(RawReply, reply)

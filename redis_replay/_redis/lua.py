@@ -18,7 +18,6 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, fields
-from functools import cache
 from importlib.resources import files
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -79,9 +78,17 @@ class Script:
     sha: str
 
 
-@cache
+_LOADED: dict[type[ScriptCall[Any]], Script] = {}
+
+
 def load_script(call_type: type[ScriptCall[Any]]) -> Script:
-    """Return the script of a call class: prelude, libraries, body."""
+    """Return the script of a call class: prelude, libraries, body; built once."""
+    if call_type not in _LOADED:
+        _LOADED[call_type] = _build_script(call_type)
+    return _LOADED[call_type]
+
+
+def _build_script(call_type: type[ScriptCall[Any]]) -> Script:
     body = read_source(call_type.SCRIPT)
     libraries = [read_source(name, library=True) for name in resolve_includes(body)]
     text = "\n".join([prelude(call_type), *libraries, body])

@@ -1,7 +1,7 @@
 """Refusal codes of the scripts, and the error each becomes.
 
-A refusal is data: the script wrote nothing. The table is complete against the scripts' headers, held
-by a house test.
+A refusal is data: the script wrote nothing. The table is complete against the scripts' headers,
+held by a house test.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _mismatch(r: Refusal) -> Exception:
 
 def _capacity(r: Refusal) -> Exception:
     return errors.CapacityTooSmall(
-        f"the run has a capacity of {r[0]} groups and its sampler needs {r[1]}; with less, dispatch "
-        f"would wait for ever. Open the run with capacity={r[1]} or more.",
+        f"the run has a capacity of {r[0]} groups and its sampler needs {r[1]}; with less, "
+        f"dispatch would wait for ever. Open the run with capacity={r[1]} or more.",
         capacity=int(r[0]),
         required=int(r[1]),
     )
@@ -98,8 +98,8 @@ def _cursor(r: Refusal) -> Exception:
 def _step(r: Refusal) -> Exception:
     version = r.control.trainer_version if r.control else -1
     return errors.StepMismatch(
-        f"step {r[0]} cannot be committed: the store's trainer version is {version}. Load the model "
-        f"of step {version} and train that step.",
+        f"step {r[0]} cannot be committed: the store's trainer version is {version}. Load "
+        f"the model of step {version} and train that step.",
         step=int(r[0]),
         trainer_version=version,
     )
@@ -107,8 +107,8 @@ def _step(r: Refusal) -> Exception:
 
 def _version(r: Refusal) -> Exception:
     return ValueError(
-        f"group {r[0]!r} was reserved with weight version {r[1]}, and start_weight_version {r[2]} is "
-        "not it (a larger one is for a redispatched group only)"
+        f"group {r[0]!r} was reserved with weight version {r[1]}, and start_weight_version "
+        f"{r[2]} is not it (a larger one is for a redispatched group only)"
     )
 
 
@@ -134,7 +134,8 @@ REFUSALS: Final[Mapping[str, Builder]] = {
         errors.SchemaMismatch, "the run needs a writer of schema {0} or newer than this package's"
     ),
     "LINEAGE": _plain(
-        errors.StoreRegressed, "the run's history is another one now (lineage {0}); reopen the store"
+        errors.StoreRegressed,
+        "the run's history is another one now (lineage {0}); reopen the store",
     ),
     "STALE_STORE": _plain(
         errors.StaleStore, "the run was restored (store epoch {0}); this session must reopen it"
@@ -201,8 +202,8 @@ REFUSALS: Final[Mapping[str, Builder]] = {
     "MISMATCH": _mismatch,
     "NOTHING": _plain(
         errors.ClaimMismatch,
-        "this session holds no claims, so there is no step to commit; use skip_step to close a step "
-        "without training",
+        "this session holds no claims, so there is no step to commit; use skip_step to "
+        "close a step without training",
     ),
     "ACKS": _absent_ranks,
     "BATCH": _plain(

@@ -1,13 +1,13 @@
 """Every script as a typed call: its keys, its arguments and what its reply means.
 
-The Lua bodies say why each is atomic. Three frames: none (`OpenRun`), the run's (`StoreScript`) and a
-session's (`SessionScript`), whose calls are numbered so that a repetition gets the first answer.
+The Lua bodies say why each is atomic. Three frames: none (`OpenRun`), the run's (`StoreScript`) and
+a session's (`SessionScript`), whose calls are numbered so that a repetition gets the first answer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import ScriptCall
@@ -264,7 +264,7 @@ class Commit(SessionScript[None]):
     fence: int
     start: int
     finish: int
-    bytes: int
+    payload_bytes: int
     blob: bytes
 
     SCRIPT = "commit"
@@ -436,9 +436,8 @@ class MarkWritten(SessionScript[list[tuple[int, int]]]):
         return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-ALL_SCRIPTS: tuple[type[ScriptCall[object]], ...] = (
+ALL_SCRIPTS: tuple[type[ScriptCall[Any]], ...] = (
     *(OpenRun, Resize, Attach, Heartbeat, EndOwner, BindPolicy, SetCursor, SetWindow, Publish),
     *(Acknowledge, Bury, Admit, Reserve, ApplyCut, Commit, Claim, ClaimExact, Settle, Requeue),
     *(Transfer, Evict, Abort, Remove, Promote, TakeTickets, MarkWritten),
 )
-

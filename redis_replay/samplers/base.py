@@ -1,9 +1,9 @@
 """What the built-in policies share, and what a custom one may build on.
 
-Synchronous members do no I/O: readers answer from the newest reply that this process has seen, setters validate
-and act in this process at once and are written before the sampler's next awaited call does anything else
-(`flush`). Constructors do not touch the store; the policy is written into the run at the first awaited call
-(DECISIONS 17, 22, 23).
+Synchronous members do no I/O: readers answer from the newest reply that this process has seen,
+setters validate and act in this process at once and are written before the sampler's next awaited
+call does anything else (`flush`). Constructors do not touch the store; the policy is written into
+the run at the first awaited call (DECISIONS 17, 22, 23).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
 from redis_replay.meta import KVBatchMeta
-from redis_replay.protocols import LiveCut
 from redis_replay.selection import Eviction, Selection, validate_group_bounds
 
 _LOG = logging.getLogger(__name__)
@@ -220,8 +219,8 @@ class BaseSampler(abc.ABC):
     ) -> tuple[KVBatchMeta | None, int]:
         """Claim the first ``max_prompt_groups`` of the ids, or nothing below the minimum.
 
-        Takes group ids where the seed takes positions. All or none: `WrongState` or `UnknownGroup` when one
-        was taken meanwhile, and then nothing is claimed.
+        Takes group ids where the seed takes positions. All or none: `WrongState` or `UnknownGroup`
+        when one was taken meanwhile, and then nothing is claimed.
         """
         if len(valid_group_ids) < min_prompt_groups:
             return None, 0

@@ -1,8 +1,8 @@
 """The base of the three gated policies: one dispatch batch per trainer step, a bounded lookahead.
 
-A batch may dispatch while ``dispatch_index < trainer_version + gate_window``. Only the version opens the gate;
-an empty buffer or a released claim never does. The rule is checked again in the script that advances the
-cursor, so of two callers that both passed the wait only one advances.
+A batch may dispatch while ``dispatch_index < trainer_version + gate_window``. Only the version
+opens the gate; an empty buffer or a released claim never does. The rule is checked again in the
+script that advances the cursor, so of two callers that both passed the wait only one advances.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class _GatedSampler(BaseSampler):
     def set_gate_window(self, gate_window: int) -> None:
         """Retune the live window for every dispatcher; written before the next awaited call.
 
-        Widening wakes blocked callers, shrinking closes the gate at once and un-admits nothing. Selection,
-        eviction and required capacity stay on the configured window.
+        Widening wakes blocked callers, shrinking closes the gate at once and un-admits nothing.
+        Selection, eviction and required capacity stay on the configured window.
 
         Raises:
             ValueError: negative.
@@ -75,14 +75,13 @@ class _GatedSampler(BaseSampler):
         return self._commit_admission(cut)
 
     def _commit_admission(self, cut: LiveCut) -> int | None:
-        return self._stamp(
-            cut.record_admission(seen_version=self._buffer.admission.seen_version)
-        )
+        return self._stamp(cut.record_admission(seen_version=self._buffer.admission.seen_version))
 
     async def admit(self, *, trainer_version_fn: Callable[[], int]) -> int | None:
         """Wait for the gate, advance the cursor by exactly one and return the stamp.
 
-        A cancelled call has either not advanced, or its index is returned by this session's next call.
+        A cancelled call has either not advanced, or its index is returned by this session's next
+        call.
         """
         while True:
             await self.wait_until_admissible(trainer_version_fn=trainer_version_fn)
@@ -92,9 +91,7 @@ class _GatedSampler(BaseSampler):
 
     def required_buffer_capacity(self, groups_per_step: int) -> int | None:
         """Return places for one live batch plus each lookahead batch."""
-        return _gated_required_buffer_capacity(
-            groups_per_step, gate_window=self._capacity_window()
-        )
+        return _gated_required_buffer_capacity(groups_per_step, gate_window=self._capacity_window())
 
     def _capacity_window(self) -> int:
         return self._configured_window

@@ -1,7 +1,8 @@
 """``ready_first``: bounded dispatch, and no finished rollout is ever thrown away.
 
 * Admission: gated by ``max_staleness_versions``; not stamped.
-* Eligible: ready groups with ``start_weight <= w``, without a lower bound: stragglers stay selectable.
+* Eligible: ready groups with ``start_weight <= w``, without a lower bound: stragglers stay
+selectable.
 * Order: buffer order.
 * Eviction: none, ever.
 * Cost: proportional to the groups asked for.

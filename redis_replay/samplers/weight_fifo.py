@@ -1,8 +1,10 @@
 """``weight_fifo``: one weight version at a time, oldest first.
 
 * Admission: gated by ``max_staleness_versions``; not stamped.
-* Eligible: ready groups with ``start_weight == t``, where ``t`` is the smallest in-window start weight among
-  all reserved and ready groups. So it waits for the oldest version's batch; claimed groups do not count.
+* Eligible: ready groups with ``start_weight == t``, where ``t`` is the smallest in-window start
+weight among
+  all reserved and ready groups. So it waits for the oldest version's batch; claimed groups do not
+  count.
 * Order: buffer order.
 * Eviction: ready groups below the window.
 * Cost: proportional to the groups asked for.

@@ -4,7 +4,7 @@
 -- again with the same fence is one commit; with another it is refused and nothing changes.
 -- Keys: meta slots groups reserved ready reserved_by_step ready_by_step ready_by_order reserved_by_owner
 --   tickets counters sessions owners events
--- Args: group_id fence start finish bytes blob
+-- Args: group_id fence start finish payload_bytes blob
 -- States: reserved -> ready
 -- Returns: nothing
 -- Refusals: UNKNOWN STATE ATTEMPT VERSION PAYLOAD
@@ -27,15 +27,15 @@ local written = 0
 for _, key in ipairs(keys.payload) do
   written = written + redis.call('STRLEN', key)
 end
-if written ~= args.bytes then
-  return control.head('PAYLOAD', args.group_id, text.whole(args.bytes), text.whole(written))
+if written ~= args.payload_bytes then
+  return control.head('PAYLOAD', args.group_id, text.whole(args.payload_bytes), text.whole(written))
 end
 
 index.move(loaded, function()
   found.state, found.epoch, found.payload_fence = 'ready', nil, args.fence
-  found.start, found.finish, found.bytes = args.start, args.finish, args.bytes
+  found.start, found.finish, found.bytes = args.start, args.finish, args.payload_bytes
 end)
 redis.call('HSET', keys.groups, text.whole(args.fence) .. ':' .. args.group_id, args.blob)
 redis.call('HINCRBY', keys.counters, 'committed_total', 1)
-redis.call('HINCRBY', keys.counters, 'payload_bytes', text.whole(args.bytes))
+redis.call('HINCRBY', keys.counters, 'payload_bytes', text.whole(args.payload_bytes))
 return session.close('commit', { args.group_id })
