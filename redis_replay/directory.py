@@ -234,7 +234,7 @@ def _runs(directory: Directory, *, rows: Sequence[int]) -> Iterator[tuple[int, i
 
 
 def _read_directory(encoded: bytes) -> tuple[int, int, tuple[Column, ...]]:
-    unpacked: Any = msgpack.unpackb(encoded, max_map_len=0, max_bin_len=0, max_ext_len=0)
+    unpacked: Any = msgpack.unpackb(encoded)
     directory_format, row_count, payload_bytes, entries = unpacked
     if directory_format != DIRECTORY_FORMAT:
         raise ValueError(f"format {directory_format!r} instead of {DIRECTORY_FORMAT}")

@@ -157,11 +157,11 @@ class KVBatchMeta:
             for name, values in scalars.items():
                 self._refuse_unaligned(repr(name), len(values))
                 for tag, value in zip(tags, values, strict=True):
-                    tag[name] = _copied(value)
+                    tag[name] = value
         else:
             self._refuse_unaligned("tags", len(scalars))
             for tag, added in zip(tags, scalars, strict=True):
-                tag.update(_copied(dict(added)))
+                tag.update(added)
         return self._with_rows(lambda column: column, tags=tags)
 
     def _with_rows(self, choose: Callable[[list[Any]], list[Any]], **changes: Any) -> KVBatchMeta:

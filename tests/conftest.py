@@ -32,17 +32,22 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(params=["fake", "real"])
-def client(request: pytest.FixtureRequest) -> Any:
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
     """An asyncio client of a fresh fake server, or of the session's real one."""
     if request.param == "fake":
-        return fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())
-    return redis.asyncio.Redis.from_url(request.getfixturevalue("real_server"))
+        opened: Any = fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())
+    else:
+        opened = redis.asyncio.Redis.from_url(request.getfixturevalue("real_server"))
+    yield opened
+    await opened.aclose()
 
 
 @pytest.fixture
-def real_client(real_server: str) -> Any:
+async def real_client(real_server: str) -> AsyncIterator[Any]:
     """An asyncio client of the session's real server."""
-    return redis.asyncio.Redis.from_url(real_server)
+    opened = redis.asyncio.Redis.from_url(real_server)
+    yield opened
+    await opened.aclose()
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ import fractions
 import math
 import re
 import struct
-import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -22,9 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from redis_replay import arrays
 from redis_replay.codec import MAX_DEPTH, decode_value, encode_value, value_encoder
-from redis_replay.errors import ConfigurationError, PayloadCorrupted
+from redis_replay.errors import PayloadCorrupted
 
 
 class Point(NamedTuple):
@@ -309,6 +307,8 @@ def test_bytes_that_are_not_ours_are_corruption(case: str) -> None:
 def test_a_type_that_msgpack_knows_and_we_do_not_is_named() -> None:
     with pytest.raises(PayloadCorrupted, match="a Timestamp is out of place"):
         decode_value(FOREIGN["timestamp inside"], "x")
+    with pytest.raises(PayloadCorrupted, match="unknown extension type 99"):
+        decode_value(FOREIGN["unknown extension"], "x")
 
 
 def test_an_encoder_serves_many_values() -> None:
@@ -316,63 +316,6 @@ def test_an_encoder_serves_many_values() -> None:
     assert [encode_value(value, "x") for value in LOOK_ALIKES] == [
         encode(value, "x") for value in LOOK_ALIKES
     ]
-
-
-@pytest.fixture
-def without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    arrays.dtype_named.cache_clear()
-    yield
-    arrays.dtype_named.cache_clear()
-
-
-@pytest.mark.usefixtures("without_ml_dtypes")
-def test_a_missing_package_is_named_and_is_no_corruption() -> None:
-    encoded = encode_value(np.zeros(2, ml_dtypes.bfloat16), "x")
-    with pytest.raises(ConfigurationError, match="'bfloat16': install ml_dtypes"):
-        decode_value(encoded, "x")
-
-
-class Boxed:
-    """An array of another library."""
-
-    def __init__(self, content: Any) -> None:
-        self.content = content
-
-
-def boxed_kind(name: str = "boxed", extension_code: int = 127) -> arrays.ArrayKind:
-    return arrays.ArrayKind(name, extension_code, lambda boxed: boxed.content, Boxed)
-
-
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    for table in ("_kind_by_type", "_kind_by_name", "_kind_by_code"):
-        monkeypatch.setattr(arrays, table, dict(getattr(arrays, table)))
-
-
-@pytest.mark.usefixtures("registry")
-def test_arrays_of_another_library_come_back_as_theirs() -> None:
-    arrays.register_array_kind(boxed_kind(), types=(Boxed,))
-    value = round_trip({"a": (Boxed(np.arange(3)),)})["a"][0]
-    assert Boxed is type(value)
-    assert identity_of(np.arange(3)) == identity_of(value.content)
-
-
-@pytest.mark.usefixtures("registry")
-@pytest.mark.parametrize(
-    ("kind", "types", "message"),
-    [
-        (boxed_kind(name="array"), (Boxed,), "taken"),
-        (boxed_kind(extension_code=16), (Boxed,), "taken"),
-        (boxed_kind(extension_code=3), (Boxed,), "between 16 and 127"),
-        (boxed_kind(), (np.ndarray,), "ndarray"),
-    ],
-)
-def test_a_kind_does_not_take_another_one_s_place(
-    kind: arrays.ArrayKind, types: tuple[type, ...], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        arrays.register_array_kind(kind, types=types)
 
 
 FIXED_WIDTH = st.one_of(

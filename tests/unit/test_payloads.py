@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
-import msgpack
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from redis_replay.codec import encode_value
-from redis_replay.directory import MAX_ROWS
 from redis_replay.errors import ConfigurationError, PayloadCorrupted
 from redis_replay.payloads import (
     ByteRange,
@@ -176,114 +174,6 @@ def test_columns_start_at_multiples_of_sixteen() -> None:
     assert [0, 0, 0] == [column.offset % 16 for column in directory_of(group).columns]
 
 
-# --- what the rows must be -------------------------------------------------------------------
-
-
-BAD_ROWS: dict[str, tuple[Any, type[Exception], str]] = {
-    "no rows": ([], ValueError, "'g7': 0 rows"),
-    "too many rows": ([{"a": 1}] * (MAX_ROWS + 1), ValueError, "'g7': 65537 rows"),
-    "no fields": ([{}], ValueError, "'g7': the rows have no fields"),
-    "a field less": ([{"a": 1, "b": 1}, {"a": 1}], ValueError, "row 1 and row 0 .* 'b'"),
-    "a field more": ([{"a": 1}, {"a": 1}, {"a": 1, "c": 1}], ValueError, "row 2 and row 0 .* 'c'"),
-    "empty name": ([{"": 1}], ValueError, "'' has 0 bytes"),
-    "long name": ([{"π" * 129: 1}], ValueError, "has 258 bytes"),
-    "broken name": ([{"\ud800": 1}], ValueError, "not valid text"),
-    "name that is no text": ([{1: 1}], TypeError, "field name 1 is not text"),
-    "row that is no mapping": ([{"a": 1}, [1]], TypeError, "row 1: a mapping .* list"),
-    "columns instead of rows": ({"a": [1, 2]}, TypeError, "row 0: a mapping .* str"),
-    "unstorable": ([{"a": 1}, {"a": [0, {3}]}], TypeError, r"'g7', row 1: a\[1\]: .*set"),
-    "objects": ([{"a": np.array([None])}], TypeError, "'g7': a: arrays of dtype object"),
-    "negative length": ([{"length": 1}, {"length": -1}], ValueError, "row 1: length -1"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_ROWS)
-def test_rows_that_are_no_group_are_refused(case: str) -> None:
-    rows, error, message = BAD_ROWS[case]
-    with pytest.raises(error, match=message):
-        encode_group("g7", rows)
-
-
-def test_the_largest_group_is_accepted() -> None:
-    rows = [{"x": row} for row in range(MAX_ROWS)]
-    assert rows == decoded(encode_group("g", rows))
-
-
-def test_the_longest_name_is_accepted() -> None:
-    assert_round_trip([{"π" * 128: 1}])
-
-
-LENGTHS: dict[str, tuple[dict[str, Any], int]] = {
-    "given": ({"length": 5, "input_ids": np.zeros(9)}, 5),
-    "given by numpy": ({"length": np.int64(5)}, 5),
-    "given as an array": ({"length": np.array(5)}, 5),
-    "zero": ({"length": 0, "input_ids": np.zeros(9)}, 0),
-    "no integer": ({"length": 5.0, "input_ids": np.zeros(9)}, 9),
-    "a truth value": ({"length": True, "input_ids": np.zeros(9)}, 9),
-    "from an array": ({"input_ids": np.zeros((9, 2))}, 9),
-    "from a list": ({"input_ids": [1, 2]}, 2),
-    "from an empty array": ({"input_ids": np.zeros(0)}, 0),
-    "from a scalar": ({"input_ids": np.array(3)}, 0),
-    "unknown": ({"a": 1}, 0),
-}
-
-
-@pytest.mark.parametrize("case", LENGTHS)
-def test_the_length_of_a_row(case: str) -> None:
-    row, length = LENGTHS[case]
-    assert (length, length) == encode_group("g", [row, row]).lengths
-
-
-def test_lengths_of_rows_that_ended_at_once_are_zero() -> None:
-    rows = [{"input_ids": np.zeros(length, "i4")} for length in (5, 0, 9, 1)]
-    assert (5, 0, 9, 1) == encode_group("g", rows).lengths
-
-
-def test_rewards_are_plain_floats_and_their_cells_stay_as_given() -> None:
-    given_rewards: list[Any] = [
-        True,
-        0,
-        1,
-        np.float32(0.5),
-        np.float64(0.5),
-        np.int64(2),
-        np.array(0.25),
-    ]
-    group = encode_group("g", [{"reward": reward} for reward in given_rewards])
-    assert (1.0, 0.0, 1.0, 0.5, 0.5, 2.0, 0.25) == group.rewards
-    assert {float} == {type(reward) for reward in group.rewards or ()}
-    assert exactly(given_rewards) == exactly([row["reward"] for row in decoded(group)])
-
-
-def test_a_bfloat16_reward_is_the_value_it_had() -> None:
-    assert (0.30078125,) == encode_group("g", [{"reward": ml_dtypes.bfloat16(0.3)}]).rewards
-
-
-def test_a_group_without_rewards_has_none() -> None:
-    assert encode_group("g", [{"a": 1}]).rewards is None
-
-
-BAD_REWARDS: dict[str, tuple[Any, type[Exception]]] = {
-    "nan": (math.nan, ValueError),
-    "infinity": (-math.inf, ValueError),
-    "numpy nan": (np.float32(math.nan), ValueError),
-    "mapping": ({"acc": 1}, TypeError),
-    "text": ("1.0", TypeError),
-    "nothing": (None, TypeError),
-    "list": ([1.0], TypeError),
-    "shape (1,)": (np.ones(1), TypeError),
-    "shape (4, 1)": (np.ones((4, 1)), TypeError),
-    "complex": (np.complex64(1), TypeError),
-}
-
-
-@pytest.mark.parametrize("case", BAD_REWARDS)
-def test_a_reward_that_is_not_one_finite_number_is_refused_by_group_and_row(case: str) -> None:
-    reward, error = BAD_REWARDS[case]
-    with pytest.raises(error, match="group 'g7', row 1: reward"):
-        encode_group("g7", [{"reward": 0.5}, {"reward": reward}])
-
-
 # --- reading less than everything ------------------------------------------------------------
 
 
@@ -406,126 +296,6 @@ def test_the_checksum_of_the_directory_covers_what_no_column_covers() -> None:
     assert [{"a": 1}] == decoded(group, checksum=group.checksum)
     with pytest.raises(PayloadCorrupted, match="directory fails its checksum"):
         decode_group("g", renamed, group.payload, checksum=group.checksum)
-
-
-def test_a_damaged_cell_under_a_good_checksum_names_row_and_field() -> None:
-    directory = hostile([["a", "cells", "", 0, 3, checksum_of(b"\x01\xc1\x03"), 1]], 3, rows=3)
-    with pytest.raises(PayloadCorrupted, match="'g7', row 1: a: unreadable") as caught:
-        decode_group("g7", directory, b"\x01\xc1\x03")
-    assert "g7" == caught.value.group_id
-
-
-def checksum_of(payload: bytes) -> int:
-    return directory_checksum(payload)
-
-
-def hostile(columns: Any, payload_bytes: Any = 16, *, rows: Any = 2, form: Any = 1) -> bytes:
-    return msgpack.packb([form, rows, payload_bytes, columns])
-
-
-ZEROS = checksum_of(bytes(16))
-HOSTILE: dict[str, bytes] = {
-    "nothing": b"",
-    "noise": b"\xc1\xff",
-    "a number": msgpack.packb(1),
-    "a mapping": msgpack.packb({"a": 1}),
-    "an extension": msgpack.packb(msgpack.Timestamp(1)),
-    "trailing bytes": hostile([["a", "array", "<i8", 0, 16, ZEROS, []]]) + b"\0",
-    "another format": hostile([["a", "array", "<i8", 0, 16, ZEROS, []]], form=2),
-    "no columns": hostile([], 0),
-    "columns that are no list": hostile(7),
-    "column without sizes": hostile([["a", "array", "<i8", 0, 16, ZEROS]]),
-    "name that is no text": hostile([[1, "array", "<i8", 0, 16, ZEROS, []]]),
-    "name twice": hostile(
-        [["a", "array", "|u1", 0, 0, 0, [0]], ["a", "array", "|u1", 0, 0, 0, [0]]], 0
-    ),
-    "negative offset": hostile([["a", "array", "<i8", -16, 16, ZEROS, []]]),
-    "negative length": hostile([["a", "array", "<i8", 0, -16, ZEROS, []]], -16),
-    "length that is no integer": hostile([["a", "array", "<i8", 0, 16.0, ZEROS, []]]),
-    "truth value as offset": hostile([["a", "array", "<i8", False, 16, ZEROS, []]]),
-    "offset beyond the end": hostile([["a", "array", "<i8", 2**40, 16, ZEROS, []]]),
-    "overlap": hostile(
-        [["a", "array", "<i8", 0, 16, ZEROS, []], ["b", "array", "<i8", 0, 16, ZEROS, []]]
-    ),
-    "gap": hostile(
-        [["a", "array", "<i8", 0, 16, ZEROS, []], ["b", "array", "<i8", 32, 16, 0, []]], 48
-    ),
-    "beyond the payload": hostile([["a", "array", "<i8", 0, 32, ZEROS, [2]]]),
-    "no number of elements": hostile([["a", "array", "<i8", 0, 16, ZEROS, [3]]]),
-    "less than the payload": hostile([["a", "array", "<i4", 0, 8, 0, []]]),
-    "huge shape": hostile([["a", "array", "<i8", 0, 16, ZEROS, [2**62, 2**62]]]),
-    "huge shape, jagged": hostile([["a", "array", "<i8", 0, 16, ZEROS, [[2**63], [2**63]]]]),
-    "negative shape": hostile([["a", "array", "<i8", 0, 16, ZEROS, [-1]]]),
-    "two negative axes": hostile([["a", "array", "<i8", 0, 16, ZEROS, [-1, -1]]]),
-    "too many axes": hostile([["a", "array", "<i8", 0, 16, ZEROS, [1] * 65]]),
-    "mixed shapes": hostile([["a", "array", "<i8", 0, 16, ZEROS, [[1], 1]]]),
-    "shapes that are no list": hostile([["a", "array", "<i8", 0, 16, ZEROS, 1]]),
-    "a shape too few": hostile([["a", "array", "<i8", 0, 16, ZEROS, [[2]]]]),
-    "a shape too many": hostile([["a", "array", "<i8", 0, 16, ZEROS, [[1], [1], [0]]]]),
-    "no rows": hostile([["a", "array", "<i8", 0, 16, ZEROS, []]], rows=0),
-    "rows without end": hostile(
-        [["a", "array", "<i8", 0, 0, checksum_of(b""), [0]]], 0, rows=2**60
-    ),
-    "rows that are no number": hostile([["a", "array", "<i8", 0, 16, ZEROS, []]], rows="2"),
-    "cells too long": hostile([["a", "cells", "", 0, 16, ZEROS, [8, 9]]]),
-    "cells too short": hostile([["a", "cells", "", 0, 16, ZEROS, 4]]),
-    "cell without bytes": hostile([["a", "cells", "", 0, 16, ZEROS, [0, 16]]]),
-    "cell of negative length": hostile([["a", "cells", "", 0, 16, ZEROS, [-1, 17]]]),
-    "huge cell": hostile([["a", "cells", "", 0, 16, ZEROS, 2**63]]),
-    "a cell too few": hostile([["a", "cells", "", 0, 16, ZEROS, [16]]]),
-    "checksum that is no number": hostile([["a", "array", "<i8", 0, 16, None, []]]),
-    "nested without end": b"\x94\x01\x02\x10" + b"\x91" * 500 + b"\xc0",
-}
-
-
-# What only the bytes of the column, or its dtype, can tell.
-NEEDS_PAYLOAD: dict[str, tuple[bytes, bytes]] = {
-    "unknown kind": (hostile([["a", "arrow", "<i8", 0, 16, ZEROS, []]]), bytes(16)),
-    "unknown dtype": (hostile([["a", "array", "<i9", 0, 16, ZEROS, []]]), bytes(16)),
-    "object dtype": (hostile([["a", "array", "|O", 0, 16, ZEROS, []]]), bytes(16)),
-    "wider dtype": (hostile([["a", "array", "<c16", 0, 16, ZEROS, []]]), bytes(16)),
-    "wider dtype, jagged": (hostile([["a", "array", "<c16", 0, 16, ZEROS, [[1], []]]]), bytes(16)),
-    "narrower dtype": (hostile([["a", "array", "<i4", 0, 16, ZEROS, [1]]]), bytes(16)),
-    "narrower dtype, jagged": (
-        hostile([["a", "array", "<i4", 0, 16, ZEROS, [[1], []]]]),
-        bytes(16),
-    ),
-    "a byte too many": (
-        hostile([["a", "array", "<i8", 0, 9, checksum_of(bytes(9)), [1]]], 9, rows=1),
-        bytes(9),
-    ),
-    "huge empty shape": (
-        hostile([["a", "array", "<i8", 0, 0, checksum_of(b""), [0, 2**62, 9]]], 0),
-        b"",
-    ),
-    "shape beyond an index": (
-        hostile([["a", "array", "<i8", 0, 0, checksum_of(b""), [0, 2**64 - 1]]], 0),
-        b"",
-    ),
-    "wrong checksum": (hostile([["a", "array", "<i8", 0, 16, ZEROS + 1, []]]), bytes(16)),
-    "another payload": (hostile([["a", "array", "<i8", 0, 16, ZEROS, []]]), b"\1" * 16),
-}
-
-
-@pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_directory_is_corruption(case: str) -> None:
-    with pytest.raises(PayloadCorrupted, match="'g7': unreadable payload directory") as caught:
-        Directory.from_bytes(HOSTILE[case], group_id="g7")
-    assert "g7" == caught.value.group_id
-
-
-@pytest.mark.parametrize("case", NEEDS_PAYLOAD)
-def test_a_directory_that_does_not_fit_its_payload_is_corruption(case: str) -> None:
-    directory, payload = NEEDS_PAYLOAD[case]
-    with pytest.raises(PayloadCorrupted, match="'g7', field 'a'") as caught:
-        decode_group("g7", directory, payload)
-    assert "g7" == caught.value.group_id
-
-
-def test_the_directory_that_the_hostile_ones_vary_is_good() -> None:
-    assert [{"a": 0}, {"a": 0}] == decode_group(
-        "g", hostile([["a", "array", "<i8", 0, 16, ZEROS, []]]), bytes(16)
-    )
 
 
 # --- chunks ----------------------------------------------------------------------------------
