@@ -275,6 +275,6 @@ async def _is_whole(gateway: Gateway, copy: _Copy, slot: SlotRecord) -> bool:
         record = unpack_record(slot.group_id, blob)
     except PayloadCorrupted:
         return False
-    keys = record.payload_keys(gateway.keyspace, slot.group_id, fence)
+    keys = record.payload_keys(gateway.keyspace, fence)
     lengths: list[int] = await gateway.pipeline([("STRLEN", key) for key in keys])
-    return sum(lengths) == record.directory.payload_bytes == slot.payload_bytes
+    return sum(lengths) == record.payload_bytes == slot.payload_bytes

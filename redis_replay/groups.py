@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, cast
+
+import msgpack
 
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key, Keyspace, group_field
@@ -24,29 +27,45 @@ CHUNK_BYTES: Final = 16 * 1024 * 1024
 _RECORD_FORMAT: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupRecord:
     """What is known of a committed group without reading its payload.
 
     Attributes:
-        directory: Where each column and row lies in the payload.
+        fields: Names of its columns.
+        payload_bytes: Length of the payload.
         lengths: Sequence length of each row.
         rewards: Reward of each row, ``None`` when the rows have none.
         tags: One dictionary per row.
         rollout_metrics: Metrics of the rollout that produced the group.
     """
 
-    directory: Directory
+    group_id: str
+    fields: tuple[str, ...]
+    payload_bytes: int
     chunk_bytes: int
     lengths: tuple[int, ...]
     rewards: tuple[float, ...] | None
     tags: tuple[Mapping[str, Any], ...]
     rollout_metrics: Mapping[str, Any]
+    packed_directory: bytes
+    directory_checksum: int
 
-    def payload_keys(self, keyspace: Keyspace, group_id: str, fence: int) -> list[str]:
+    @cached_property
+    def directory(self) -> Directory:
+        """Where each column and row lies in the payload.
+
+        Raises:
+            PayloadCorrupted: it is damaged.
+        """
+        return Directory.from_bytes(
+            self.packed_directory, group_id=self.group_id, checksum=self.directory_checksum
+        )
+
+    def payload_keys(self, keyspace: Keyspace, fence: int) -> list[str]:
         """Return the keys that hold the payload, in order."""
-        chunks = chunk_offsets(self.directory.payload_bytes, self.chunk_bytes)
-        return [keyspace.payload(group_id, fence, chunk=at) for at in range(len(chunks))]
+        chunks = chunk_offsets(self.payload_bytes, self.chunk_bytes)
+        return [keyspace.payload(self.group_id, fence, chunk=at) for at in range(len(chunks))]
 
 
 def pack_record(
@@ -61,17 +80,20 @@ def pack_record(
     Raises:
         TypeError: a tag or metric cannot be stored; the message names its path.
     """
-    fields: dict[str, Any] = {
-        "format": _RECORD_FORMAT,
-        "directory": encoded.directory,
-        "checksum": encoded.checksum,
-        "chunk_bytes": chunk_bytes,
-        "lengths": list(encoded.lengths),
-        "rewards": list(encoded.rewards) if encoded.rewards is not None else None,
-        "tags": [dict(tag) for tag in tags],
-        "rollout_metrics": dict(rollout_metrics),
-    }
-    return encode_value(cast(Value, fields), "record")
+    facts = [[dict(tag) for tag in tags] if any(tags) else [], dict(rollout_metrics)]
+    envelope = (
+        _RECORD_FORMAT,
+        encoded.fields,
+        encoded.payload_bytes,
+        chunk_bytes,
+        encoded.lengths,
+        encoded.rewards,
+        encode_value(cast(Value, facts), "tags and metrics") if any(facts) else b"",
+        encoded.directory,
+        encoded.checksum,
+    )
+    packed: bytes = msgpack.packb(envelope)
+    return packed
 
 
 def unpack_record(group_id: str, stored: bytes) -> GroupRecord:
@@ -80,18 +102,31 @@ def unpack_record(group_id: str, stored: bytes) -> GroupRecord:
     Raises:
         PayloadCorrupted: it is damaged.
     """
-    fields = cast(dict[str, Any], decode_value(stored, "record"))
-    if not isinstance(fields, dict) or fields.get("format") != _RECORD_FORMAT:
-        raise PayloadCorrupted(f"group {group_id!r}: unreadable record", group_id=group_id)
+    try:
+        version, fields, size, chunk, lengths, rewards, facts, directory, checksum = (
+            msgpack.unpackb(stored)
+        )
+    except (ValueError, TypeError, msgpack.UnpackException) as broken:
+        raise PayloadCorrupted(
+            f"group {group_id!r}: unreadable record: {broken}", group_id=group_id
+        ) from broken
+    if version != _RECORD_FORMAT:
+        raise PayloadCorrupted(
+            f"group {group_id!r}: its record has format {version!r}, known is {_RECORD_FORMAT}",
+            group_id=group_id,
+        )
+    tags, metrics = cast(Any, decode_value(facts, "tags and metrics")) if facts else ([], {})
     return GroupRecord(
-        directory=Directory.from_bytes(
-            fields["directory"], group_id=group_id, checksum=fields["checksum"]
-        ),
-        chunk_bytes=fields["chunk_bytes"],
-        lengths=tuple(fields["lengths"]),
-        rewards=tuple(fields["rewards"]) if fields["rewards"] is not None else None,
-        tags=tuple(fields["tags"]),
-        rollout_metrics=fields["rollout_metrics"],
+        group_id=group_id,
+        fields=tuple(fields),
+        payload_bytes=size,
+        chunk_bytes=chunk,
+        lengths=tuple(lengths),
+        rewards=None if rewards is None else tuple(rewards),
+        tags=tuple(tags) or ({},) * len(lengths),
+        rollout_metrics=metrics,
+        packed_directory=directory,
+        directory_checksum=checksum,
     )
 
 
@@ -151,7 +186,7 @@ def batch_meta(
     lengths: list[int] = []
     tags: list[dict[str, Any]] = []
     for slot, record in zip(slots, records, strict=True):
-        sample_ids += sample_ids_of(slot.group_id, record.directory.row_count)
+        sample_ids += sample_ids_of(slot.group_id, len(record.lengths))
         lengths += record.lengths
         facts = {
             "group_id": slot.group_id,
@@ -169,12 +204,12 @@ def batch_meta(
     }
     if current_train_weight is not None:
         extra["lags"] = [current_train_weight - slot.start for slot in slots]
-    shared = set.intersection(*(set(record.directory.fields) for record in records))
+    shared = set[str].intersection(*(set(record.fields) for record in records))
     return KVBatchMeta(
         partition_id=partition_id,
         task_name=None,
         sample_ids=sample_ids,
-        fields=[name for name in records[0].directory.fields if name in shared],
+        fields=[name for name in records[0].fields if name in shared],
         sequence_lengths=lengths,
         extra_info=extra,
         tags=tags,

@@ -232,8 +232,8 @@ class SamplePlane:
         """Read byte ranges of a payload, each over as many chunks as it spans."""
         slot, record = located.slot, located.record
         keyspace = self.session.link.gateway.keyspace
-        keys = record.payload_keys(keyspace, slot.group_id, slot.payload_fence or 0)
-        chunks = chunk_offsets(record.directory.payload_bytes, record.chunk_bytes)
+        keys = record.payload_keys(keyspace, slot.payload_fence or 0)
+        chunks = chunk_offsets(record.payload_bytes, record.chunk_bytes)
         commands: list[tuple[Argument, ...]] = []
         pieces: list[int] = []
         for offset, length in spans:
