@@ -20,7 +20,8 @@ from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import CONTROL_FIELDS, ControlRecord, OwnerRecord
 from redis_replay._redis.refusals import Refusal
-from redis_replay._redis.scripts import Admit, BindPolicy, SetCursor, SetWindow
+from redis_replay._redis.run_scripts import BindPolicy, SetCursor, SetWindow
+from redis_replay._redis.scripts import Admit
 from redis_replay.errors import StoreMissing
 from redis_replay.samplers.base import NOTHING_DISPATCHED, PolicyBinding
 from redis_replay.selection import validate_version

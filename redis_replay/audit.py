@@ -29,9 +29,9 @@ from redis_replay._redis.keys import Key, group_field
 from redis_replay._redis.records import OwnerRecord, SlotRecord, unpack_items
 from redis_replay.errors import PayloadCorrupted, StoreCorrupted, StoreMissing
 from redis_replay.groups import unpack_record
+from redis_replay.transitions import ENDS
 from redis_replay.types import GroupState
 
-ENDS: Final = ("trained", "filtered", "evicted", "aborted", "removed")
 _HASHES: Final = (
     *(Key.META, Key.SLOTS, Key.PROMPTS, Key.GROUPS, Key.OWNERS, Key.LOST, Key.BATCHES),
     *(Key.COUNTERS, Key.ENDS, Key.ADMISSIONS),

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+import anyio
+
 from redis_replay._redis.events import Topic
 from redis_replay._redis.keys import Key
-from redis_replay._redis.records import OwnerRecord, SlotRecord
+from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.scripts import Abort, Commit, Evict, Promote, Remove, Reserve
 from redis_replay.admission import Admission
-from redis_replay.claims import Claims
+from redis_replay.claims import Claims, distinct_ids
 from redis_replay.codec import Value
 from redis_replay.errors import BufferFull, StaleAttempt, UnknownGroup
 from redis_replay.groups import batch_meta, pack_record, read_records
@@ -32,7 +34,7 @@ from redis_replay.reservations import (
 )
 from redis_replay.selection import Eviction, Selection, validate_version
 from redis_replay.session import Session
-from redis_replay.stats import read_stats
+from redis_replay.stats import read_slots, read_stats
 from redis_replay.types import BufferStats, Reservation, SlotView
 
 _RECHECK_SECONDS: Final = 1.0
@@ -61,6 +63,7 @@ class RedisReplayBuffer:
     admission: Admission = field(init=False)
     undelivered: list[Reservation] = field(default_factory=list)
     reservations: dict[str, Reservation] = field(default_factory=dict)
+    _commits: dict[str, anyio.Lock] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.session)
@@ -220,6 +223,12 @@ class RedisReplayBuffer:
         if held is not None:
             return held.fence
         slot = await self._slot(group_id)
+        if slot is None:
+            raise UnknownGroup(
+                f"group {group_id!r} has no live slot: it was never reserved, or was trained, "
+                "evicted, aborted or removed since",
+                group_id=group_id,
+            )
         if slot.epoch != self.session.epoch and slot.payload_fence is None:
             raise StaleAttempt(
                 f"group {group_id!r} is reserved by another session; pass the fence of your own "
@@ -228,18 +237,23 @@ class RedisReplayBuffer:
             )
         return slot.fence if slot.payload_fence is None else slot.payload_fence
 
-    async def _slot(self, group_id: str) -> SlotRecord:
+    async def _slot(self, group_id: str) -> SlotRecord | None:
         gateway = self.session.link.gateway
         [stored] = await gateway.pipeline([("HGET", gateway.keyspace.control(Key.SLOTS), group_id)])
-        if stored is None:
-            raise UnknownGroup(
-                f"group {group_id!r} has no live slot: it was never reserved, or was trained, "
-                "evicted, aborted or removed since",
-                group_id=group_id,
-            )
-        return SlotRecord.parse(group_id.encode(), stored)
+        return None if stored is None else SlotRecord.parse(group_id.encode(), stored)
 
     async def _commit(self, call: Commit, encoded: EncodedGroup) -> None:
+        """Store and flip, one commit of a group at a time; stored rows are never written again."""
+        held = self.reservations.get(call.group_id)
+        is_first = held and held.fence == call.fence and call.group_id not in self._commits
+        async with self._commits.setdefault(call.group_id, anyio.Lock()):
+            slot = None if is_first else await self._slot(call.group_id)
+            if slot is not None and slot.payload_fence == call.fence:
+                await self.session.call_now(call)
+            else:
+                await self._store(call, encoded)
+
+    async def _store(self, call: Commit, encoded: EncodedGroup) -> None:
         link = self.session.link
         keyspace, payload = link.gateway.keyspace, memoryview(encoded.payload)
         writes: list[tuple[str, bytes | memoryview]] = [
@@ -253,8 +267,10 @@ class RedisReplayBuffer:
         if isinstance(reply, Refusal):
             if reply.code in _NEVER_COMMITTED:
                 await link.gateway.pipeline([("UNLINK", key) for key, _ in writes])
+                self._commits.pop(call.group_id, None)
             raise reply.error
         self.reservations.pop(call.group_id, None)
+        self._commits.pop(call.group_id, None)
 
     async def abort(
         self, group_id: str, *, fence: int | None = None, reason: str = "aborted"
@@ -282,9 +298,11 @@ class RedisReplayBuffer:
         Raises:
             UnknownGroup: one is not live; nothing was removed.
             WrongState: one is claimed; nothing was removed.
+            ValueError: none, too many, or one twice.
         """
-        count = await self.session.call(Remove(reason=reason, group_ids=tuple(group_ids)))
-        for group_id in group_ids:
+        named = distinct_ids(group_ids)
+        count = await self.session.call(Remove(reason=reason, group_ids=named))
+        for group_id in named:
             self.reservations.pop(group_id, None)
         await self.session.link.collect()
         return count
@@ -383,10 +401,4 @@ class RedisReplayBuffer:
 
     async def slots(self) -> list[SlotView]:
         """Return a view of every live slot in buffer order, read in one instant."""
-        control = self.session.link.gateway.keyspace.control
-        stored, owners = await self.session.link.gateway.pipeline(
-            [("HGETALL", control(Key.SLOTS)), ("HGETALL", control(Key.OWNERS))], atomic=True
-        )
-        names = {OwnerRecord.parse(r).epoch: name.decode() for name, r in owners.items()}
-        found = [SlotRecord.parse(group_id, record) for group_id, record in stored.items()]
-        return [slot.view(names) for slot in sorted(found, key=lambda slot: slot.order)]
+        return await read_slots(self.session.link.gateway)

@@ -12,17 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from redis_replay._redis.frames import SessionScript
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord
-from redis_replay._redis.scripts import (
-    Claim,
-    ClaimExact,
-    ClaimReply,
-    Requeue,
-    SessionScript,
-    Settle,
-    Transfer,
-)
+from redis_replay._redis.scripts import Claim, ClaimExact, ClaimReply, Requeue, Settle, Transfer
 from redis_replay.errors import StoreUnavailable
 from redis_replay.groups import batch_meta, read_records
 from redis_replay.meta import KVBatchMeta
@@ -68,7 +61,7 @@ class Claims:
             ValueError: none, too many, or one twice.
             UnknownGroup, WrongState: a group is not ready; nothing was claimed.
         """
-        return await self._receive(ClaimExact(group_ids=_distinct(group_ids)))
+        return await self._receive(ClaimExact(group_ids=distinct_ids(group_ids)))
 
     async def _receive(
         self, call: SessionScript[ClaimReply], *, current_train_weight: int | None = None
@@ -157,7 +150,7 @@ class Claims:
             ValueError: one id twice, or too many.
             ClaimMismatch: unknown or missing ids, both named; nothing was released.
         """
-        named = _distinct(group_ids)
+        named = distinct_ids(group_ids)
         batches = tuple(self.batches)
         call = Settle(step=None, exact=1, empty=0, batches=batches, group_ids=named)
         return (await self._settle(call))[1]
@@ -176,7 +169,7 @@ class Claims:
             ClaimMismatch: a group is claimed by somebody else; nothing was changed.
             UnknownGroup, WrongState: a group is not claimed; nothing was changed.
         """
-        call = Requeue(all=0, failed=int(failed), group_ids=_distinct(group_ids))
+        call = Requeue(all=0, failed=int(failed), group_ids=distinct_ids(group_ids))
         return await self._requeue(call)
 
     async def requeue_all(self, *, failed: bool) -> int:
@@ -197,7 +190,8 @@ class Claims:
         return 0 if reply is None else len(reply[1])
 
 
-def _distinct(group_ids: Iterable[str]) -> tuple[str, ...]:
+def distinct_ids(group_ids: Iterable[str]) -> tuple[str, ...]:
+    """Return ids as a tuple; one that stands twice, none at all or too many is a ``ValueError``."""
     named = tuple(group_ids)
     repeated = sorted(name for name, count in Counter(named).items() if count > 1)
     if repeated:

@@ -18,7 +18,7 @@ from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key, decode_name, group_field
 from redis_replay._redis.lua import Argument
 from redis_replay._redis.refusals import Refusal
-from redis_replay._redis.scripts import Bury
+from redis_replay._redis.run_scripts import Bury
 
 _LOG = logging.getLogger(__name__)
 _SLICE: Final = 64

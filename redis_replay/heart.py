@@ -23,7 +23,7 @@ from redis_replay._redis.keys import Keyspace
 from redis_replay._redis.lua import Argument
 from redis_replay._redis.records import OwnerRecord
 from redis_replay._redis.refusals import Refusal
-from redis_replay._redis.scripts import EndOwner, Heartbeat
+from redis_replay._redis.run_scripts import EndOwner, Heartbeat
 from redis_replay.errors import StoreError
 from redis_replay.silence import SilenceWatch
 

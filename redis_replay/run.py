@@ -17,7 +17,7 @@ from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.lua import Argument
 from redis_replay._redis.records import CONTROL_FIELDS, ControlRecord
 from redis_replay._redis.refusals import Refusal
-from redis_replay._redis.scripts import OpenRun, Resize
+from redis_replay._redis.run_scripts import OpenRun, Resize
 from redis_replay.errors import ConfigurationError, RunMismatch, SchemaMismatch, StoreMissing
 
 SCHEMA: Final = 1

@@ -19,10 +19,11 @@ import anyio
 import xxhash
 
 from redis_replay._redis.events import Wakeups
+from redis_replay._redis.frames import SessionScript, StoreScript
 from redis_replay._redis.gateway import Gateway, Payload
 from redis_replay._redis.keys import encode_name
 from redis_replay._redis.refusals import Refusal
-from redis_replay._redis.scripts import Attach, SessionScript, StoreScript
+from redis_replay._redis.run_scripts import Attach
 from redis_replay.collector import Collector
 from redis_replay.errors import StaleOwner, StoreClosed
 from redis_replay.groups import CHUNK_BYTES

@@ -1,4 +1,4 @@
-"""Live counts and totals of a run, read in one instant."""
+"""Live counts, totals and slots of a run, read in one instant without a session."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Final
 
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key
+from redis_replay._redis.records import OwnerRecord, SlotRecord
 from redis_replay.errors import StoreMissing
-from redis_replay.types import BufferStats
+from redis_replay.types import BufferStats, SlotView
 
 _STATES: Final = (Key.RESERVED, Key.READY, Key.CLAIMED, Key.QUARANTINED)
 _META: Final = ("capacity", "dispatch_index", "trainer_version", "gate_window")
@@ -54,6 +55,17 @@ async def read_stats(gateway: Gateway) -> BufferStats:
         gate_window=int(window) if window else None,
         ends=_numbers(replies[6]),
     )
+
+
+async def read_slots(gateway: Gateway) -> list[SlotView]:
+    """Return a view of every live slot in buffer order. Atomic; a pure read; O(live slots)."""
+    control = gateway.keyspace.control
+    stored, owners = await gateway.pipeline(
+        [("HGETALL", control(Key.SLOTS)), ("HGETALL", control(Key.OWNERS))], atomic=True
+    )
+    names = {OwnerRecord.parse(r).epoch: name.decode() for name, r in owners.items()}
+    found = [SlotRecord.parse(group_id, record) for group_id, record in stored.items()]
+    return [slot.view(names) for slot in sorted(found, key=lambda slot: slot.order)]
 
 
 def _numbers(stored: Mapping[bytes, bytes]) -> dict[str, int]:

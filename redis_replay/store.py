@@ -21,7 +21,7 @@ from redis_replay._redis.connect import Target
 from redis_replay._redis.events import Wakeups
 from redis_replay._redis.gateway import DEFAULT_DEADLINE_SECONDS, Gateway
 from redis_replay._redis.keys import Keyspace
-from redis_replay._redis.scripts import Publish
+from redis_replay._redis.run_scripts import Publish
 from redis_replay.audit import AuditReport, audit_run
 from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.collector import Collector

@@ -15,7 +15,7 @@ from typing import Final
 from redis_replay._redis.events import Topic
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord, unpack_items
-from redis_replay._redis.scripts import Acknowledge
+from redis_replay._redis.run_scripts import Acknowledge
 from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.errors import ClaimMismatch

@@ -2,22 +2,22 @@
 
 A store opens two clients of its own for one target, since a blocked wait must never hold the
 connection that a mutation needs; its heartbeat thread opens a third. An existing client is never
-used
-itself: its connection settings are copied, so bytes stay bytes whatever it was created with (CASES
-    F10).
+used itself: its connection settings are copied, so bytes stay bytes whatever it was created with
+(CASES F10).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 from redis.maint_notifications import MaintNotificationsConfig
 
 from redis_replay.errors import UnsupportedUrl
@@ -26,6 +26,7 @@ CLIENT_SCHEMES: Final = ("redis", "rediss", "unix")
 _SOCKET_TIMEOUT_SECONDS: Final = 5.0
 _POOL_TIMEOUT_SECONDS: Final = 20.0
 _MOST_CONNECTIONS: Final = 32
+_PASSWORD_OPTION: Final = re.compile(r"([?&](?:ssl_)?password=)[^&]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Target:
         Raises:
             UnsupportedUrl: another scheme, or a malformed address.
         """
-        scheme = urlsplit(url).scheme
+        scheme = url.partition("://")[0] if "://" in url else ""
         if scheme not in CLIENT_SCHEMES:
             raise UnsupportedUrl(
                 f"the address {redact(url)!r} has the scheme {scheme!r}; supported are redis://, "
@@ -51,9 +52,12 @@ class Target:
             )
         try:
             settings: dict[str, Any] = dict(parse_url(url))
-        except ValueError as malformed:
-            raise UnsupportedUrl(f"the address {redact(url)!r} is malformed: {malformed}") from None
-        connection_class = settings.pop("connection_class", Connection)
+            connection_class = settings.pop("connection_class", Connection)
+            connection_class(**settings)  # connects nothing, but refuses unknown options
+        except (TypeError, ValueError, RedisError) as malformed:
+            # With a password the cause may quote a part of it, so it is not shown.
+            hint = "in a password write / ? # @ as %2F %3F %23 %40" if "@" in url else malformed
+            raise UnsupportedUrl(f"the address {redact(url)!r} is malformed: {hint}") from None
         return cls(redact(url), connection_class, settings)
 
     @classmethod
@@ -90,12 +94,10 @@ class Target:
 
 
 def redact(url: str) -> str:
-    """Return an address without its password, fit for messages and logs."""
-    try:
-        parts = urlsplit(url)
-        if parts.password is None:
-            return url
-        host = parts.netloc.rpartition("@")[2]
-        return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
-    except ValueError:
-        return "<malformed address>"
+    """Return an address without its password, fit for messages and logs; it may be malformed."""
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    if "@" in rest and not rest.startswith("/"):
+        credentials, _, place = rest.rpartition("@")
+        user, colon, _ = credentials.partition(":")
+        rest = f"{user}:***@{place}" if colon else f"***@{place}"
+    return scheme + separator + _PASSWORD_OPTION.sub(r"\1***", rest)

@@ -22,7 +22,7 @@ def unpack_items(packed: bytes) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """A slot as the scripts write it: thirteen words, ``-`` for none (``slot.lua``)."""
+    """A slot as the scripts write it: thirteen words, ``-`` for none (``record.lua``)."""
 
     group_id: str
     state: GroupState

@@ -14,6 +14,7 @@ class DemoOptions:
         steps: Trainer steps, or ``None`` for the demo's own choice.
         workers: Rollout processes.
         url: A server to run on, or ``None`` for an embedded one.
+        run: Name of the training run, or ``None`` for a new one.
         sampler: Name of a built-in sampler.
         seed: Seed of prompts, network and kill points.
         json: Whether the outcome is printed as one JSON object on the last line.
@@ -30,3 +31,4 @@ class DemoOptions:
     json: bool
     plot: Path | None
     directory: Path | None
+    run: str | None = None

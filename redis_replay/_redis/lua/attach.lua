@@ -7,6 +7,7 @@
 -- Args: owner role world lease_ms host planned
 -- Returns: the new epoch, and the epoch of the session it replaced or ''
 -- Refusals: none
+-- include: control
 -- include: owner
 local refusal = control.open()
 if refusal then return refusal end

@@ -3,13 +3,14 @@
 -- Why atomic: groups are picked and taken in one step, so two trainers never share one. One script
 -- serves all built-in samplers; the rule and its numbers are data.
 -- Keys: meta slots reserved ready claimed ready_by_step claimed_by_step ready_by_order claimed_by_owner
---   batches acks counters sessions owners events
+--   batches counters sessions owners events
 -- Args: rule lowest highest minimum maximum
 -- States: ready -> claimed
 -- Returns: the claim number, then each group's id and record; nothing when fewer than minimum
 -- Refusals: TOO_MANY CORRUPT
 -- include: session
 -- include: pick
+-- include: owner
 -- include: batch
 local refusal = session.open()
 if refusal then return refusal end

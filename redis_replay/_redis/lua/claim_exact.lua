@@ -3,12 +3,13 @@
 -- Why atomic: a custom sampler has chosen from what it saw; if one of its groups is no longer ready,
 -- none is taken.
 -- Keys: meta slots ready claimed ready_by_step claimed_by_step ready_by_order claimed_by_owner
---   batches acks counters sessions owners events
+--   batches counters sessions owners events
 -- Args: group_ids
 -- States: ready -> claimed
 -- Returns: the claim number, then each group's id and record, in the order given
 -- Refusals: UNKNOWN STATE TOO_MANY
 -- include: session
+-- include: owner
 -- include: batch
 local refusal = session.open()
 if refusal then return refusal end

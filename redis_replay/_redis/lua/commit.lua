@@ -9,17 +9,18 @@
 -- Returns: nothing
 -- Refusals: UNKNOWN STATE ATTEMPT VERSION PAYLOAD
 -- include: session
--- include: index
+-- include: listing
 local refusal = session.open()
 if refusal then return refusal end
-local loaded, missing = slot.load({ args.group_id }, 'reserved ready claimed quarantined')
-if not loaded then return missing end
+local loaded, absent = slot.find({ args.group_id })
+if not loaded then return absent end
 local found = loaded[1]
 if found.payload_fence == args.fence then return control.head('OK') end
 if found.fence ~= args.fence or found.epoch ~= args.epoch then
   return control.head('ATTEMPT', args.group_id, text.whole(found.attempt))
 end
-if found.state ~= 'reserved' then return control.head('STATE', args.group_id, found.state) end
+refusal = slot.unfit(loaded, 'reserved')
+if refusal then return refusal end
 if args.start < found.start or (args.start > found.start and found.attempt == 1) then
   return control.head('VERSION', args.group_id, text.whole(found.start), text.whole(args.start))
 end
@@ -31,7 +32,7 @@ if written ~= args.payload_bytes then
   return control.head('PAYLOAD', args.group_id, text.whole(args.payload_bytes), text.whole(written))
 end
 
-index.move(loaded, function()
+listing.move(loaded, function()
   found.state, found.epoch, found.payload_fence = 'ready', nil, args.fence
   found.start, found.finish, found.bytes = args.start, args.finish, args.payload_bytes
 end)

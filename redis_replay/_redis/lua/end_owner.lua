@@ -11,7 +11,8 @@
 -- Returns: tickets made, groups requeued, groups quarantined, whether more remain
 -- Refusals: ALIVE CORRUPT
 -- include: retire
--- include: batch
+-- include: owner
+-- include: manifest
 local refusal = control.open()
 if refusal then return refusal end
 local epoch = text.whole(args.epoch)
@@ -23,9 +24,9 @@ if holder and holder.epoch == args.epoch then
   redis.call('HDEL', keys.owners, args.owner)
   redis.call('HSET', keys.lost, epoch, (args.planned == 1 and '0 ' or '1 ') .. args.owner)
 end
-local record = redis.call('HGET', keys.lost, epoch)
-if not record then return control.head('OK', '0', '0', '0', '0') end
-local counted = tonumber(string.sub(record, 1, 1))
+local lost = redis.call('HGET', keys.lost, epoch)
+if not lost then return control.head('OK', '0', '0', '0', '0') end
+local counted = tonumber(string.sub(lost, 1, 1))
 local reserved, corrupt = slot.load_listed(owner.held(keys.reserved_by_owner, args.epoch, args.limit), 'reserved')
 if corrupt then return corrupt end
 local claimed, damaged = slot.load_listed(owner.held(keys.claimed_by_owner, args.epoch, args.limit), 'claimed')
@@ -36,13 +37,13 @@ local most_attempts, most_requeues = tonumber(limits[1]), tonumber(limits[2])
 local fence, ids, quarantined = control.draw('next_fence', 1), {}, 0
 retire.leftovers(reserved)
 retire.leftovers(claimed)
-index.move(reserved, function(found)
+listing.move(reserved, function(found)
   found.epoch, found.fence, found.attempt = nil, fence, found.attempt + counted
   if found.attempt > most_attempts then found.state, quarantined = 'quarantined', quarantined + 1 end
   ids[#ids + 1] = found.id
 end)
-batch.forget(claimed, {})
-index.move(claimed, function(found)
+manifest.forget(claimed, {})
+listing.move(claimed, function(found)
   found.epoch, found.fence, found.batch, found.written = nil, fence, nil, nil
   found.state, found.requeues = 'ready', found.requeues + counted
   if found.requeues > most_requeues then found.state, quarantined = 'quarantined', quarantined + 1 end

@@ -6,6 +6,7 @@
 -- Args: owner epoch
 -- Returns: the number of owners, each name and record, then each lost epoch and its record
 -- Refusals: FENCED
+-- include: control
 -- include: owner
 local refusal = control.open()
 if refusal then return refusal end

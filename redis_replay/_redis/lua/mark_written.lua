@@ -13,12 +13,11 @@ local refusal = session.open()
 if refusal then return refusal end
 local slots, unfit = slot.load(args.group_ids, 'claimed')
 if not slots then return unfit end
-local answer, changed = {}, {}
+local answer = {}
 for _, found in ipairs(slots) do
   if found.epoch ~= args.epoch then return control.head('MISMATCH', text.pack({ found.id }), '') end
   found.written = found.written or found.fence
-  changed[#changed + 1], changed[#changed + 2] = found.id, slot.format(found)
   answer[#answer + 1], answer[#answer + 2] = text.whole(found.payload_fence), text.whole(found.written)
 end
-redis.call('HSET', keys.slots, unpack(changed))
+redis.call('HSET', keys.slots, unpack(slot.items(slots)))
 return session.close('write', args.group_ids, unpack(answer))

@@ -7,7 +7,7 @@
 -- Returns: the step it came from and the group; nothing when there is no lender
 -- Refusals: PASSED CORRUPT
 -- include: session
--- include: index
+-- include: listing
 local refusal = session.open()
 if refusal then return refusal end
 if args.to_step < control.version then return control.head('PASSED', text.whole(args.to_step)) end
@@ -18,7 +18,7 @@ local members = redis.call('ZRANGEBYSCORE', keys.ready_by_step, furthest, furthe
 local slots, corrupt = slot.load_listed(members, 'ready')
 if not slots then return corrupt end
 local came_from = text.whole(slots[1].target)
-index.move(slots, function(found)
+listing.move(slots, function(found)
   found.target = args.to_step
 end)
 return session.close('promote', { slots[1].id }, came_from, slots[1].id)

@@ -9,7 +9,8 @@
 -- Refusals: UNKNOWN STATE MISMATCH CORRUPT
 -- include: session
 -- include: retire
--- include: batch
+-- include: owner
+-- include: manifest
 local refusal = session.open()
 if refusal then return refusal end
 local held, corrupt = slot.load_listed(owner.held(keys.claimed_by_owner, args.epoch, 1025), 'claimed')
@@ -31,8 +32,8 @@ end
 local limit = tonumber(redis.call('HGET', keys.meta, 'max_requeues'))
 local fence = control.draw('next_fence', 1)
 retire.leftovers(slots)
-batch.forget(slots, remaining)
-index.move(slots, function(found)
+manifest.forget(slots, remaining)
+listing.move(slots, function(found)
   found.state, found.epoch, found.fence, found.batch, found.written = 'ready', nil, fence, nil, nil
   found.requeues = found.requeues + args.failed
   if found.requeues > limit then found.state, quarantined = 'quarantined', quarantined + 1 end

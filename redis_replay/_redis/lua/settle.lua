@@ -11,7 +11,8 @@
 -- Refusals: STEP MISMATCH NOTHING ACKS CORRUPT
 -- include: session
 -- include: retire
--- include: batch
+-- include: owner
+-- include: manifest
 local refusal = session.open()
 if refusal then return refusal end
 local claims = {}
@@ -54,20 +55,20 @@ else
   end
   if #unseen > 0 then return control.head('MISMATCH', '', text.pack(unseen)) end
 end
-for _, number in ipairs(batch.numbers(slots)) do
-  local absent = batch.absent(number)
+for _, number in ipairs(manifest.numbers(slots)) do
+  local absent = manifest.absent(number)
   if #absent > 0 then return control.head('ACKS', text.whole(number), unpack(absent)) end
 end
 local late = {}
 if args.step and kept[1] == 'in_order' then
-  late, corrupt = slot.load_listed(
-    redis.call('ZRANGEBYSCORE', keys.reserved_by_step, '-inf', text.whole(args.step), 'LIMIT', 0, 1024), 'reserved')
+  local passed = redis.call('ZRANGEBYSCORE', keys.reserved_by_step, '-inf', text.whole(args.step), 'LIMIT', 0, 1024)
+  late, corrupt = slot.load_listed(passed, 'reserved')
   if not late then return corrupt end
 end
 
 retire.groups(slots, 'trained', 'trained')
 retire.groups(late, 'aborted', 'stale')
-batch.forget(slots, {})
+manifest.forget(slots, {})
 local answer = { text.whole(#slots), text.whole(#late), unpack(ids) }
 if args.step then
   control.version = args.step + 1

@@ -7,18 +7,15 @@
 -- Returns: each group's id and record
 -- Refusals: CORRUPT
 -- include: session
--- include: index
+-- include: listing
 local refusal = session.open()
 if refusal then return refusal end
 local members = redis.call('ZRANGE', keys.tickets, 0, args.maximum - 1)
 if #members == 0 then return control.head('OK') end
 local slots, corrupt = slot.load_listed(members, 'reserved')
 if not slots then return corrupt end
-local fence, items = control.draw('next_fence', 1), {}
-index.move(slots, function(found)
+local fence = control.draw('next_fence', 1)
+listing.move(slots, function(found)
   found.epoch, found.fence, found.start = args.epoch, fence, math.max(found.start, args.weight)
 end)
-for at, found in ipairs(slots) do
-  items[2 * at - 1], items[2 * at] = found.id, slot.format(found)
-end
-return session.close('tickets', slot.ids(members), unpack(items))
+return session.close('tickets', slot.ids(members), unpack(slot.items(slots)))

@@ -1,12 +1,13 @@
 -- transfer: hand all claims of a session to another live session, under a new claim number.
 --
 -- Why atomic: at no instant are the groups nobody's or two sessions'. Written columns go along.
--- Keys: meta slots claimed claimed_by_step claimed_by_owner batches acks counters sessions owners events
+-- Keys: meta slots claimed claimed_by_step claimed_by_owner batches acks sessions owners events
 -- Args: receiver step
 -- States: claimed -> claimed
 -- Returns: the new claim number, then each group's id and record; nothing when there was no claim
 -- Refusals: RECEIVER CORRUPT
 -- include: session
+-- include: owner
 -- include: batch
 local refusal = session.open()
 if refusal then return refusal end
@@ -15,7 +16,7 @@ if not receiver then return control.head('RECEIVER', args.receiver) end
 local slots, corrupt = slot.load_listed(owner.held(keys.claimed_by_owner, args.epoch, 1025), 'claimed')
 if not slots then return corrupt end
 if #slots == 0 then return control.head('OK') end
-batch.forget(slots, {})
+manifest.forget(slots, {})
 local number, items = batch.give(slots, receiver, args.step)
 local ids = {}
 for at, found in ipairs(slots) do

@@ -2,7 +2,9 @@
 --
 -- An advance without reservations is kept with its owner in `admissions`. When that owner is gone the
 -- next admitter gets its index first, so no index is ever skipped (DECISIONS 19).
--- Keys: meta owners admissions
+-- Keys: admissions
+-- Args: seen_version
+-- include: control
 -- include: owner
 local admission = {}
 

@@ -2,7 +2,7 @@
 --
 -- Every declared key is read by a command of its type first: a wrong type raises here, while nothing
 -- is written, because a script error never rolls back what came before it.
--- Keys: meta
+-- Keys: meta events
 -- Refusals: MISSING SCHEMA LINEAGE STALE_STORE
 -- include: text
 local control = { changes = {} }

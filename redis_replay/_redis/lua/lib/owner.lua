@@ -3,7 +3,7 @@
 -- Record: "<epoch> <heartbeat> <role> <world> <lease ms> <host>". Epochs come from the run-wide fence
 -- counter, so no session of any name ever has the epoch of another.
 -- Keys: owners
--- include: control
+-- include: text
 local owner = {}
 
 function owner.read(name)

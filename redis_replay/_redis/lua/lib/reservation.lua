@@ -1,9 +1,9 @@
 -- reservation: gives places in the buffer to new groups, all or none.
 --
--- Keys: meta slots prompts reserved ready claimed reserved_by_step reserved_by_owner counters admissions
+-- Keys: meta slots prompts reserved ready claimed counters admissions
 -- Args: group_ids weights targets prompt_refs
 -- Refusals: DUPLICATE FULL FULL_BYTES
--- include: index
+-- include: listing
 -- include: admission
 local reservation = {}
 
@@ -36,7 +36,7 @@ function reservation.write()
       prompts[#prompts + 1] = string.sub(args.prompt_refs[at], 2)
     end
   end
-  index.add(slots)
+  listing.add(slots)
   if #prompts > 0 then redis.call('HSET', keys.prompts, unpack(prompts)) end
   redis.call('HINCRBY', keys.counters, 'reserved_total', count)
   if redis.call('HLEN', keys.admissions) > 0 then admission.answer(targets) end

@@ -3,8 +3,8 @@
 -- Payload keys may lie on other servers, so they are only entered in `dead` here; the collector frees
 -- them afterwards. Nothing that a writer may have left behind is unknown: a reserved slot's current
 -- fence names what its writer may have written.
--- Keys: slots prompts counters ends dead and those of `index`
--- include: index
+-- Keys: slots prompts counters ends dead
+-- include: listing
 local retire = {}
 
 local function name(dead, entry)
@@ -45,7 +45,7 @@ function retire.groups(slots, ending, reason)
     bytes = bytes + (found.bytes or 0)
   end
   redis.call('HDEL', keys.slots, unpack(ids))
-  index.remove(slots)
+  listing.remove(slots)
   redis.call('HDEL', keys.prompts, unpack(ids))
   enter(dead)
   redis.call('HINCRBY', keys.counters, ending, #slots)

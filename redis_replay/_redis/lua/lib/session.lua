@@ -2,7 +2,7 @@
 --
 -- A call is numbered before its first attempt and keeps its number, so a repeated call after a lost
 -- reply gets the first answer and changes nothing. An expired session is refused.
--- Keys: meta sessions owners events
+-- Keys: sessions owners
 -- Refusals: REUSED EXPIRED FENCED
 -- include: control
 local session = {}

@@ -1,16 +1,17 @@
--- index: lists slots in, and takes them off, the sorted sets of their state.
+-- listing: puts slots in, and takes them off, the sorted sets of their state.
 --
--- Keys: the state's own set, its set by step, and its holder's set (see `slot`)
+-- A group is in the set of its state (scored by start weight version), in that state's set by target
+-- step if it has one, and in the set that says who holds it; so a verb declares the sets of each
+-- state that it takes slots from or puts them in.
+-- Keys: slots ready_by_order tickets
 -- include: slot
-local index = {}
+local listing = {}
 
 local function entries(found)
   local state, score = found.state, text.whole(found.start)
   local listed = { { keys[state], score } }
   if state == 'quarantined' then return listed end
-  if found.target then
-    listed[2] = { keys[state .. '_by_step'], text.whole(found.target) }
-  end
+  if found.target then listed[2] = { keys[state .. '_by_step'], text.whole(found.target) } end
   if state == 'ready' then
     listed[#listed + 1] = { keys.ready_by_order, text.whole(found.order) }
   elseif found.epoch then
@@ -25,12 +26,10 @@ end
 local function each_set(slots, add)
   local names, arguments = {}, {}
   for _, found in ipairs(slots) do
-    local member = slot.member(found)
+    local member = record.member(found)
     for _, entry in ipairs(entries(found)) do
       local name, score = entry[1], entry[2]
-      if not arguments[name] then
-        names[#names + 1], arguments[name] = name, {}
-      end
+      if not arguments[name] then names[#names + 1], arguments[name] = name, {} end
       local list = arguments[name]
       if add then list[#list + 1] = score end
       list[#list + 1] = member
@@ -41,25 +40,20 @@ local function each_set(slots, add)
   end
 end
 
-function index.remove(slots)
+function listing.remove(slots)
   each_set(slots, false)
 end
 
-function index.add(slots)
+function listing.add(slots)
   each_set(slots, true)
-  local records = {}
-  for _, found in ipairs(slots) do
-    records[#records + 1] = found.id
-    records[#records + 1] = slot.format(found)
-  end
-  if #records > 0 then redis.call('HSET', keys.slots, unpack(records)) end
+  if #slots > 0 then redis.call('HSET', keys.slots, unpack(slot.items(slots))) end
 end
 
 -- Moves slots: off the sets of what they were, changed, and onto the sets of what they are now.
-function index.move(slots, change)
-  index.remove(slots)
+function listing.move(slots, change)
+  listing.remove(slots)
   for _, found in ipairs(slots) do
     change(found)
   end
-  index.add(slots)
+  listing.add(slots)
 end

@@ -1,0 +1,29 @@
+-- weight: walks a sorted set that is scored by weight version (or step), one version at a time.
+--
+-- Members of one version are in buffer order, which is never reversed: a walk to older versions goes
+-- down the versions and up the members. A bound is a number, or "(<version>" to exclude it.
+-- Args: lowest highest
+-- include: text
+local weight = {}
+
+local function bound(value)
+  return type(value) == 'number' and text.whole(value) or value
+end
+
+-- The smallest version from a bound on, up to the highest of the window, or nil.
+function weight.above(key, from)
+  return redis.call('ZRANGEBYSCORE', key, bound(from), text.whole(args.highest), 'LIMIT', 0, 1, 'WITHSCORES')[2]
+end
+
+-- The largest version down from a bound, to the lowest of the window, or nil.
+function weight.below(key, from)
+  return redis.call('ZREVRANGEBYSCORE', key, bound(from), text.whole(args.lowest), 'LIMIT', 0, 1, 'WITHSCORES')[2]
+end
+
+-- Appends the first members of a version, and returns the list.
+function weight.append(members, key, number, limit)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, number, number, 'LIMIT', 0, limit)) do
+    members[#members + 1] = member
+  end
+  return members
+end

@@ -1,0 +1,168 @@
+"""Scripts about the run as a whole, as typed calls: its settings, its owners, its admission state.
+
+They carry no call number: each says in its Lua header why it may be repeated. `OpenRun` carries no
+frame either, since it reads what the frame is made of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redis_replay._redis.frames import (
+    CLAIM_ENDING_KEYS,
+    META_KEYS,
+    READY_KEYS,
+    RESERVED_KEYS,
+    SESSION_KEYS,
+    StoreScript,
+    Unanswered,
+)
+from redis_replay._redis.keys import Key
+from redis_replay._redis.lua import ScriptCall
+
+
+@dataclass(frozen=True)
+class OpenRun(ScriptCall[tuple[bool, dict[str, bytes]]]):
+    create: int
+    settings: tuple[str, ...]
+
+    SCRIPT = "open_run"
+    KEYS = META_KEYS
+
+    def parse(self, details: list[bytes]) -> tuple[bool, dict[str, bytes]]:
+        names = [name.decode() for name in details[1::2]]
+        return details[0] == b"1", dict(zip(names, details[2::2], strict=True))
+
+
+@dataclass(frozen=True)
+class Resize(Unanswered, StoreScript[None]):
+    capacity: int
+    max_payload_bytes: int | None
+
+    SCRIPT = "resize"
+    KEYS = (*META_KEYS, Key.RESERVED, Key.READY, Key.CLAIMED, Key.EVENTS)
+
+
+@dataclass(frozen=True)
+class Attach(StoreScript[tuple[int, int | None]]):
+    owner: str
+    role: str
+    world: int
+    lease_ms: int
+    host: str
+    planned: int
+
+    SCRIPT = "attach"
+    KEYS = (*META_KEYS, Key.OWNERS, Key.LOST, Key.EVENTS)
+
+    def parse(self, details: list[bytes]) -> tuple[int, int | None]:
+        return int(details[0]), int(details[1]) if details[1] else None
+
+
+@dataclass(frozen=True)
+class Heartbeat(StoreScript[tuple[dict[str, bytes], dict[int, bytes]]]):
+    """Replies the records of all owners by name, and of all lost epochs that hold groups."""
+
+    owner: str
+    epoch: int
+
+    SCRIPT = "heartbeat"
+    KEYS = (*META_KEYS, Key.OWNERS, Key.LOST)
+
+    def parse(self, details: list[bytes]) -> tuple[dict[str, bytes], dict[int, bytes]]:
+        after = 1 + 2 * int(details[0])
+        owners, lost = details[1:after], details[after:]
+        return (
+            {n.decode(): r for n, r in zip(owners[::2], owners[1::2], strict=True)},
+            {int(e): r for e, r in zip(lost[::2], lost[1::2], strict=True)},
+        )
+
+
+@dataclass(frozen=True)
+class EndOwner(StoreScript[tuple[int, int, int, bool]]):
+    """Replies tickets made, groups requeued, groups quarantined, whether more remain."""
+
+    owner: str
+    epoch: int
+    heartbeat: int | None
+    planned: int
+    limit: int = 256
+
+    SCRIPT = "end_owner"
+    KEYS = (
+        *SESSION_KEYS,
+        *RESERVED_KEYS,
+        *READY_KEYS,
+        *CLAIM_ENDING_KEYS,
+        *(Key.SLOTS, Key.QUARANTINED, Key.LOST, Key.COUNTERS, Key.DEAD),
+    )
+
+    def parse(self, details: list[bytes]) -> tuple[int, int, int, bool]:
+        return int(details[0]), int(details[1]), int(details[2]), details[3] == b"1"
+
+
+@dataclass(frozen=True)
+class BindPolicy(StoreScript[tuple[str, str, str]]):
+    """Replies the outcome (bound, same, windows, switched) and the policy and windows before."""
+
+    policy: str
+    windows: str
+    gate_window: int | None
+    required_capacity: int | None
+    switch: int
+
+    SCRIPT = "bind_policy"
+    KEYS = (*META_KEYS, Key.SLOTS, Key.EVENTS)
+
+    def parse(self, details: list[bytes]) -> tuple[str, str, str]:
+        return details[0].decode(), details[1].decode(), details[2].decode()
+
+
+@dataclass(frozen=True)
+class SetCursor(StoreScript[bool]):
+    cursor: int
+    exact: int
+
+    SCRIPT = "set_cursor"
+    KEYS = (*META_KEYS, Key.EVENTS)
+
+    def parse(self, details: list[bytes]) -> bool:
+        return details[0] == b"1"
+
+
+@dataclass(frozen=True)
+class SetWindow(Unanswered, StoreScript[None]):
+    gate_window: int
+
+    SCRIPT = "set_window"
+    KEYS = (*META_KEYS, Key.EVENTS)
+
+
+@dataclass(frozen=True)
+class Publish(Unanswered, StoreScript[None]):
+    trainer_version: int
+
+    SCRIPT = "publish"
+    KEYS = (*META_KEYS, Key.EVENTS)
+
+
+@dataclass(frozen=True)
+class Acknowledge(Unanswered, StoreScript[None]):
+    owner: str
+    epoch: int
+    batch: int
+    rank: int
+
+    SCRIPT = "acknowledge"
+    KEYS = (*META_KEYS, Key.OWNERS, Key.BATCHES, Key.ACKS, Key.EVENTS)
+
+
+@dataclass(frozen=True)
+class Bury(StoreScript[int]):
+    entries: tuple[str, ...]
+
+    SCRIPT = "bury"
+    KEYS = (*META_KEYS, Key.GROUPS, Key.DEAD)
+
+    def parse(self, details: list[bytes]) -> int:
+        return int(details[0])

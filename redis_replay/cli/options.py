@@ -1,0 +1,58 @@
+"""The options that several commands share, with their help."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        show_default="$REDIS_REPLAY_URL, else the folder of 'up'",
+        help="Server: redis://, rediss://, unix:// or embedded:///folder.",
+    ),
+]
+RunOption = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="NAME",
+        show_default="the only one there",
+        help="Training run.",
+    ),
+]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--partition",
+        metavar="NAME",
+        show_default="the only one there",
+        help="Partition of the run.",
+    ),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", metavar="", help="Write one JSON object to stdout, and nothing else."),
+]
+DirectoryArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[DIRECTORY]",
+        show_default="the folder of --url, else ~/.local/share/redis-replay",
+        help="Folder that the embedded server keeps its data in.",
+    ),
+]
+
+
+class SamplerName(StrEnum):
+    """The built-in samplers."""
+
+    IN_ORDER = "in_order"
+    WINDOWED = "windowed"
+    READY_FIRST = "ready_first"
+    WEIGHT_FIFO = "weight_fifo"

@@ -1,0 +1,115 @@
+"""What is killed when: points drawn by seed, each struck while its victim holds something."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from redis_replay.demo.settings import TRAINER
+from redis_replay.demo.witness import Kind, Line, Result, group_ids
+
+
+class Victim(StrEnum):
+    """What can be killed."""
+
+    TRAINER = "trainer"
+    ROLLOUT = "rollout"
+    SERVER = "server"
+
+
+_PLACES: Final = {
+    Victim.TRAINER: (0.2, 0.35),
+    Victim.ROLLOUT: (0.4, 0.55),
+    Victim.SERVER: (0.6, 0.8),
+}
+"""Between which shares of the steps each victim's point is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class KillPoint:
+    """A kill that is due from a step on."""
+
+    victim: Victim
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A kill that was made.
+
+    Attributes:
+        what: ``server``, or the owner name of the process.
+        at_step: The step that was being trained.
+        held: Groups that the victim held claimed or reserved; for the server, that anybody held.
+    """
+
+    what: str
+    at_step: int
+    held: int
+
+
+def draw_kill_points(*, seed: int, steps: int, server: bool) -> list[KillPoint]:
+    """Return the kill points of a run in order, no two at one step."""
+    rng = random.Random(seed)
+    points: list[KillPoint] = []
+    for victim, (lowest, highest) in _PLACES.items():
+        if victim is Victim.SERVER and not server:
+            continue
+        earliest = points[-1].step + 1 if points else 1
+        first = max(earliest, round(steps * lowest))
+        points.append(KillPoint(victim, rng.randint(first, max(first, round(steps * highest)))))
+    return points
+
+
+@dataclass
+class KillPlan:
+    """Which point is next, told line by line what the processes do."""
+
+    points: list[KillPoint]
+
+    def strike(self, line: Line, *, step: int) -> Victim | None:
+        """Return what to kill now that a process wrote this line, and take it off the plan.
+
+        The trainer and the server die when the trainer has just claimed a batch, a rollout process
+        when it has just been given groups to generate.
+        """
+        if not self.points or step < self.points[0].step or line.result is not Result.OK:
+            return None
+        calls = ("cut", "tickets") if self.points[0].victim is Victim.ROLLOUT else ("select",)
+        if line.call not in calls or not group_ids(line.facts):
+            return None
+        return self.points.pop(0).victim
+
+    def miss(self, victim: Victim, *, step: int) -> None:
+        """Put a kill back that came too late: its victim held nothing any more."""
+        self.points = [replace(point, step=max(point.step, step + 1)) for point in self.points]
+        self.points.insert(0, KillPoint(victim, step + 1))
+
+
+def held_groups(lines: Iterable[Line]) -> set[str]:
+    """Return the groups that a process holds after what its log says, as far as it could know.
+
+    A process that was about to settle or commit is taken not to hold the groups of that call.
+    """
+    held: set[str] = set()
+    for line in lines:
+        if line.kind is Kind.INTENT and line.call == "commit_step":
+            held.clear()
+        elif line.kind is Kind.INTENT and line.call in ("commit", "abort"):
+            held.discard(line.facts["group"])
+        elif line.result is Result.OK and line.call in ("cut", "tickets", "select"):
+            held.update(group_ids(line.facts))
+    return held
+
+
+def training_step(lines: Sequence[Line]) -> int:
+    """Return the step being trained after these lines: one above the last committed one."""
+    steps = [
+        int(line.facts["step"]) + 1
+        for line in lines
+        if line.who == TRAINER and line.call == "commit_step" and line.result is Result.OK
+    ]
+    return max(steps, default=0)

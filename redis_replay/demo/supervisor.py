@@ -1,0 +1,201 @@
+"""The supervisor: starts the processes, kills some of them, starts them again, and looks at the end.
+
+A process is killed when the line that says what it holds arrives; its own log then tells whether
+it still held it. Everything that happens between the processes happens in the store.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from redis_replay.audit import AuditReport
+from redis_replay.demo.kills import Kill, KillPlan, Victim, held_groups
+from redis_replay.demo.observation import SEEN_STORE, look_at
+from redis_replay.demo.processes import DemoFailed, Worker, start_worker
+from redis_replay.demo.settings import SUPERVISOR, TRAINER, WorkerOrders, rollout_owner
+from redis_replay.demo.witness import Line, Result, Witness, read_log
+from redis_replay.errors import ConfigurationError, EmbeddedServerError
+from redis_replay.types import BufferStats
+
+_PATIENCE_SECONDS: Final = 40.0
+_FIRST_ANSWER_SECONDS: Final = 3.0
+_SERVER_SECONDS: Final = 15.0
+_LOOK_SECONDS: Final = 0.02
+
+
+class PrivateServer(Protocol):
+    """A server that may be killed: it comes back by itself, or when it is opened again."""
+
+    @property
+    def server_pid(self) -> int: ...
+
+
+class Voice(Protocol):
+    """Who is told what happens."""
+
+    def say(self, sentence: str) -> None: ...
+
+    def step(self, step: int, *, reward: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The store's own account at the end."""
+
+    stats: BufferStats
+    audit: AuditReport
+
+
+@dataclass
+class Supervisor:
+    """One run of the demo.
+
+    Attributes:
+        orders: Orders of a worker, whose owner and life are filled in for each.
+        server: The server to kill, ``None`` when it is not ours to kill.
+        kills: What was killed.
+    """
+
+    orders: WorkerOrders
+    workers: int
+    plan: KillPlan
+    voice: Voice
+    server: PrivateServer | None
+    kills: list[Kill] = field(default_factory=list[Kill])
+    _alive: dict[str, Worker] = field(default_factory=dict[str, Worker])
+    _lines: dict[str, list[Line]] = field(default_factory=lambda: defaultdict(list[Line]))
+    _rewards: dict[int, float] = field(default_factory=dict[int, float])
+    _step: int = 0
+    _patience: anyio.CancelScope = field(init=False)
+
+    async def run(self) -> Inventory:
+        """Run all processes until the last step is committed, and take stock.
+
+        Raises:
+            DemoFailed: a process ended that nobody killed, or no step was committed for too long.
+            ConfigurationError: the run exists already.
+            StoreError: the server cannot be used.
+        """
+        await self._create_run()
+        owners = [TRAINER, *(rollout_owner(number + 1) for number in range(self.workers))]
+        with anyio.move_on_after(_PATIENCE_SECONDS) as self._patience:
+            try:
+                async with anyio.create_task_group() as group:
+                    for owner in owners:
+                        group.start_soon(self._keep, owner, group)
+            except ExceptionGroup as errors:
+                failures, others = errors.split(DemoFailed)
+                if failures is None or others is not None:
+                    raise
+                raise failures.exceptions[0] from None
+        if self._patience.cancelled_caught:
+            raise DemoFailed(
+                f"no step was committed for {_PATIENCE_SECONDS:g} s after step {self._step}; "
+                f"the logs are in {self.orders.log_path.parent}"
+            )
+        return await self._take_stock()
+
+    async def _create_run(self) -> None:
+        async with self.orders.open_store(deadline_seconds=_FIRST_ANSWER_SECONDS) as store:
+            if not store.run.created:
+                raise ConfigurationError(
+                    f"run {self.orders.run!r} is on the server already; the demo begins a new one, "
+                    "so choose another name"
+                )
+
+    async def _keep(self, owner: str, group: TaskGroup) -> None:
+        """Keep a process of the owner running until one has done its work."""
+        for life in range(1_000_000):
+            orders = replace(self.orders, owner=owner, life=life)
+            self._lines[owner].clear()
+            async with start_worker(orders) as worker:
+                self._alive[owner] = worker
+                await worker.listen(lambda line: self._heard(line, group))
+                if not worker.killed:
+                    worker.raise_for_status()
+                    return
+            self._account_for(worker)
+
+    def _heard(self, line: Line, group: TaskGroup) -> None:
+        self._lines[line.who].append(line)
+        worker = self._alive[line.who]
+        if line.call == "commit_step" and line.who == TRAINER:
+            self._heard_of_step(line)
+        if worker.killed:
+            return
+        victim = self.plan.strike(line, step=self._step)
+        if victim is Victim.SERVER:
+            group.start_soon(self._kill_server)
+        elif victim is not None:
+            worker.kill()
+
+    def _heard_of_step(self, line: Line) -> None:
+        if "reward" in line.facts:
+            self._rewards[line.facts["step"]] = line.facts["reward"]
+        if line.result is Result.OK:
+            step = int(line.facts["step"])
+            self._step = step + 1
+            self._patience.deadline = anyio.current_time() + _PATIENCE_SECONDS
+            self.voice.step(step + 1, reward=self._rewards.get(step, 0.0))
+
+    def _account_for(self, worker: Worker) -> None:
+        """Read in its own log what a killed process held; if nothing, it will be tried again."""
+        owner = worker.orders.owner
+        held = len(held_groups(read_log(worker.orders.log_path)))
+        self.kills.append(Kill(owner, self._step, held))
+        verb = "had claimed and not trained" if owner == TRAINER else "was generating"
+        self.voice.say(
+            f"Killed {owner} (process {worker.pid}) with SIGKILL at step {self._step}, while it "
+            f"{verb} {held} groups. Starting it again under the same name."
+        )
+        if not held:
+            victim = Victim.TRAINER if owner == TRAINER else Victim.ROLLOUT
+            self.plan.miss(victim, step=self._step)
+
+    async def _kill_server(self) -> None:
+        assert self.server is not None
+        held = sum(len(held_groups(lines)) for lines in self._lines.values())
+        pid, begun = self.server.server_pid, time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        self.kills.append(Kill(Victim.SERVER.value, self._step, held))
+        self.voice.say(
+            f"Killed the server (process {pid}) with SIGKILL at step {self._step}, while {held} "
+            "groups were claimed or being generated."
+        )
+        with anyio.move_on_after(_SERVER_SECONDS):
+            while self._server_pid() in (None, pid):
+                await anyio.sleep(_LOOK_SECONDS)
+            seconds = time.monotonic() - begun
+            self.voice.say(
+                f"The server is back after {seconds:.2f} s (process {self._server_pid()}), with "
+                "all it had acknowledged; nobody was told."
+            )
+            return
+        raise DemoFailed(f"the server did not come back within {_SERVER_SECONDS:g} s")
+
+    def _server_pid(self) -> int | None:
+        assert self.server is not None
+        try:
+            return self.server.server_pid
+        except EmbeddedServerError:
+            return None
+
+    async def _take_stock(self) -> Inventory:
+        """Write down what is left in the store, now that nobody works on it."""
+        orders = replace(self.orders, owner=SUPERVISOR, life=0)
+        witness = Witness(orders.log_path, who=SUPERVISOR)
+        try:
+            async with orders.open_store() as store:
+                witness.saw(SEEN_STORE, **await look_at(store))
+                return Inventory(await store.stats(), await store.audit())
+        finally:
+            witness.close()
+

@@ -1,0 +1,60 @@
+"""Which verb takes a group from where to where.
+
+A group comes into being when it is reserved and is then in exactly one state until it ends. States
+describe who may touch it next:
+
+* ``reserved``: a rollout host is generating it, or nobody is and it is a redispatch ticket;
+* ``ready``: its rows are stored and any trainer may claim it;
+* ``claimed``: one trainer session holds it until its step commits;
+* ``quarantined``: it failed too often and waits for a person; it holds no place in the buffer.
+
+Three ideas carry the table. Work is consumed by exactly one verb (`settle`), so nothing is trained
+twice. Giving back is not ending: a lost trainer's groups become ready again at their old place, a
+lost host's reservations become tickets, and only a counted failure too many leads to quarantine.
+Ends are final: an ended group leaves no slot, and its id may be reserved anew as another group.
+
+A verb may also leave a group in its state and change who holds it, under which number, or what it
+is meant for: the rows that map a state to itself. Verbs that are not in the table touch no group.
+
+The Lua verbs load the slots they move with the same source states, and say the same in their
+headers; the diagram in ``docs/architecture.md`` is drawn from this table. House tests compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+NONE: Final = "none"
+"""Where a group is before it is reserved."""
+
+ENDS: Final[tuple[str, ...]] = ("trained", "filtered", "evicted", "aborted", "removed")
+"""How a group ends; each is counted. ``filtered`` is counted apart, and no verb leads to it yet."""
+
+Moves = Mapping[str, frozenset[str]]
+
+TRANSITIONS: Final[Mapping[str, Moves]] = {
+    "reserve": {NONE: frozenset({"reserved"})},
+    "apply_cut": {NONE: frozenset({"reserved"})},
+    "take_tickets": {"reserved": frozenset({"reserved"})},
+    "commit": {"reserved": frozenset({"ready"})},
+    "abort": {"reserved": frozenset({"aborted"})},
+    "promote": {"ready": frozenset({"ready"})},
+    "claim": {"ready": frozenset({"claimed"})},
+    "claim_exact": {"ready": frozenset({"claimed"})},
+    "evict": {"ready": frozenset({"evicted"})},
+    "mark_written": {"claimed": frozenset({"claimed"})},
+    "transfer": {"claimed": frozenset({"claimed"})},
+    "settle": {"claimed": frozenset({"trained"}), "reserved": frozenset({"aborted"})},
+    "requeue": {"claimed": frozenset({"ready", "quarantined"})},
+    "end_owner": {
+        "reserved": frozenset({"reserved", "quarantined"}),
+        "claimed": frozenset({"ready", "quarantined"}),
+    },
+    "remove": {
+        "reserved": frozenset({"removed"}),
+        "ready": frozenset({"removed"}),
+        "quarantined": frozenset({"removed"}),
+    },
+}
+"""Verb, source state, the states it may lead to. Verbs are named as their Lua files."""

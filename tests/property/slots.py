@@ -1,0 +1,163 @@
+"""What the plain model is made of: groups, sessions, cuts, and the places where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+
+class Refused(Exception):
+    """The verb changes nothing; ``args[0]`` is the name of the error class a caller must see."""
+
+
+@dataclass
+class Group:
+    """One live group. ``content`` tells the rows of one commit from those of another."""
+
+    group_id: str
+    order: int
+    start: int
+    target: int | None
+    fence: int
+    holder: int | None
+    state: str = "reserved"
+    end: int | None = None
+    attempt: int = 1
+    requeues: int = 0
+    committed_fence: int | None = None
+    batch: int | None = None
+    payload_bytes: int = 0
+    content: int | None = None
+
+
+@dataclass
+class Member:
+    """A session as its process knows it; it does not learn of its own death."""
+
+    owner: str
+    epoch: int
+    batches: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in the buffer that is asked for."""
+
+    group_id: str
+    weight: int
+    target: int | None
+
+
+@dataclass(frozen=True)
+class OpenCut:
+    """What a cut saw when it was opened, and what was recorded on it."""
+
+    index: int | None
+    loader_revision: int | None
+    seen_version: int
+    places: Sequence[Place]
+
+
+@dataclass
+class Ledger:
+    """The live groups of a run, who is attached, and how groups ended.
+
+    Attributes:
+        owners: Epoch of each attached owner.
+        totals: Groups by end, and requeues.
+        ends: Groups by end and reason.
+    """
+
+    max_attempts: int
+    max_requeues: int
+    groups: dict[str, Group] = field(default_factory=dict)
+    owners: dict[str, int] = field(default_factory=dict)
+    totals: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    reserved_total: int = 0
+    _drawn: int = 0
+
+    def attach(self, owner: str, *, planned: bool) -> Member:
+        older = self.owners.get(owner)
+        epoch = self.owners[owner] = self.draw()
+        if older is not None:
+            self._give_back(older, counted=not planned)
+        return Member(owner, epoch)
+
+    def end(self, member: Member, *, counted: bool) -> None:
+        if self.owners.get(member.owner) == member.epoch:
+            del self.owners[member.owner]
+            self._give_back(member.epoch, counted=counted)
+
+    def _give_back(self, epoch: int, *, counted: bool) -> None:
+        fence = self.draw()
+        for group in self.where(lambda g: g.holder == epoch):
+            group.holder, group.fence, group.batch = None, fence, None
+            if group.state == "reserved":
+                group.attempt += counted
+                spent = group.attempt > self.max_attempts
+            else:
+                group.state = "ready"
+                group.requeues += counted
+                self.count("requeued", 1)
+                spent = group.requeues > self.max_requeues
+            if spent:
+                group.state = "quarantined"
+
+    def require(self, member: Member) -> None:
+        if self.owners.get(member.owner) != member.epoch:
+            raise Refused("StaleOwner")
+
+    def owned(self, member: Member) -> list[Group]:
+        """Return the groups a session has claimed."""
+        return self.where(lambda g: g.holder == member.epoch and g.state == "claimed")
+
+    def owner_of(self, group: Group) -> str | None:
+        return next((name for name, epoch in self.owners.items() if epoch == group.holder), None)
+
+    def where(self, wanted: Callable[[Group], bool]) -> list[Group]:
+        """Return groups in buffer order."""
+        return sorted(filter(wanted, self.groups.values()), key=lambda g: g.order)
+
+    def in_state(self, *states: str) -> list[Group]:
+        return self.where(lambda g: g.state in states)
+
+    def live(self, group_id: str) -> Group:
+        if group_id not in self.groups:
+            raise Refused("UnknownGroup")
+        return self.groups[group_id]
+
+    def all_in(self, group_ids: Sequence[str], *states: str) -> list[Group]:
+        groups = [self.live(group_id) for group_id in group_ids]
+        if any(group.state not in states for group in groups):
+            raise Refused("WrongState")
+        return groups
+
+    def retire(self, groups: Sequence[Group], end: str, reason: str) -> None:
+        for group in groups:
+            del self.groups[group.group_id]
+        self.count(end, len(groups))
+        if groups:
+            name = f"{end}:{reason}"
+            self.ends[name] = self.ends.get(name, 0) + len(groups)
+
+    def count(self, total: str, more: int) -> None:
+        self.totals[total] = self.totals.get(total, 0) + more
+
+    def draw(self) -> int:
+        self._drawn += 1
+        return self._drawn
+
+    @property
+    def occupancy(self) -> int:
+        return sum(group.state != "quarantined" for group in self.groups.values())
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(group.payload_bytes for group in self.groups.values())
+
+
+def require_distinct(group_ids: Sequence[str]) -> None:
+    """Refuse no ids, and ids that stand twice."""
+    if len(set(group_ids)) != len(group_ids) or not group_ids:
+        raise Refused("ValueError")

@@ -1,0 +1,161 @@
+"""The verbs of a train step, and those about the run as a whole. See `verbs`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.property.sides import ModelSide, StoreSide
+from tests.property.verbs import NO_GROUP, Verb, pick
+
+
+def owned_by(side: ModelSide, owner: str) -> list[str]:
+    """Return the groups an owner's session has claimed."""
+    return [group.group_id for group in side.model.owned(side.members[owner])]
+
+
+@dataclass(frozen=True)
+class WriteBack(Verb):
+    """Writes a column back to all groups the owner holds, or to a live group of anybody."""
+
+    stray: int | None = None
+
+    def plan(self, side: ModelSide) -> list[str]:
+        if self.stray is not None:
+            return list(pick(side, (self.stray,), "claimed"))
+        return owned_by(side, self.owner)
+
+    def on_model(self, side: ModelSide, plan: list[str]) -> None:
+        if plan:
+            side.model.write_back(side.members[self.owner], plan)
+
+    async def on_store(self, side: StoreSide, plan: list[str]) -> None:
+        ids = [f"{group_id}_g0" for group_id in plan]
+        fields = {"advantages": [0.5] * len(ids)}
+        await side.sessions[self.owner].samples.put_samples(ids, fields=fields)
+
+
+@dataclass(frozen=True)
+class CommitStep(Verb):
+    lead: int
+    empty: bool
+
+    def plan(self, side: ModelSide) -> int:
+        return max(0, side.model.version + self.lead)
+
+    def on_model(self, side: ModelSide, plan: int) -> Any:
+        return side.model.settle_step(side.members[self.owner], plan, empty=self.empty)
+
+    async def on_store(self, side: StoreSide, plan: int) -> Any:
+        trainer = side.sessions[self.owner]
+        done = await (trainer.skip_step(plan) if self.empty else trainer.commit_step(plan))
+        assert plan == done.step
+        return (done.aborted, done.trained)
+
+
+@dataclass(frozen=True)
+class Release(Verb):
+    """Releases the owner's claims; a slip names one too few, one too many or one twice."""
+
+    slip: str
+
+    def plan(self, side: ModelSide) -> list[str]:
+        owned = owned_by(side, self.owner)
+        more = {"extra": [NO_GROUP], "twice": owned[:1]}.get(self.slip, [])
+        return owned[1:] if self.slip == "missing" else owned + more
+
+    def on_model(self, side: ModelSide, plan: list[str]) -> None:
+        side.model.settle_exactly(side.members[self.owner], plan)
+
+    async def on_store(self, side: StoreSide, plan: list[str]) -> None:
+        await side.sessions[self.owner].buffer.release_training_claims(plan)
+
+
+@dataclass(frozen=True)
+class Requeue(Verb):
+    """Gives named claims back, or with no numbers all of the session's."""
+
+    numbers: tuple[int, ...]
+    failed: bool
+
+    def plan(self, side: ModelSide) -> tuple[str, ...] | None:
+        return pick(side, self.numbers, "claimed") if self.numbers else None
+
+    def on_model(self, side: ModelSide, plan: tuple[str, ...] | None) -> int:
+        return side.model.requeue(side.members[self.owner], plan, failed=self.failed)
+
+    async def on_store(self, side: StoreSide, plan: tuple[str, ...] | None) -> int:
+        trainer = side.sessions[self.owner]
+        if plan is None:
+            return await (trainer.abort_step() if self.failed else trainer.requeue())
+        return await trainer.buffer.claims.requeue(plan, failed=self.failed)
+
+
+@dataclass(frozen=True)
+class Transfer(Verb):
+    receiver: str
+
+    def on_model(self, side: ModelSide, plan: Any) -> int:
+        return side.model.transfer(side.members[self.owner], self.receiver)
+
+    async def on_store(self, side: StoreSide, plan: Any) -> int:
+        return await side.sessions[self.owner].transfer_claims(to=self.receiver)
+
+
+@dataclass(frozen=True)
+class Adopt(Verb):
+    def on_model(self, side: ModelSide, plan: Any) -> list[str]:
+        return side.model.adopt(side.members[self.owner])
+
+    async def on_store(self, side: StoreSide, plan: Any) -> list[str]:
+        meta, _ = await side.sessions[self.owner].adopt_claims()
+        return list(meta.extra_info["group_ids"]) if meta is not None else []
+
+
+@dataclass(frozen=True)
+class Publish(Verb):
+    lead: int
+
+    def plan(self, side: ModelSide) -> int:
+        return max(0, side.model.version + self.lead)
+
+    def on_model(self, side: ModelSide, plan: int) -> None:
+        side.model.publish(plan)
+
+    async def on_store(self, side: StoreSide, plan: int) -> None:
+        await side.store.publish_trainer_version(plan)
+
+
+@dataclass(frozen=True)
+class SetWindow(Verb):
+    window: int
+
+    def on_model(self, side: ModelSide, plan: Any) -> None:
+        side.model.window = self.window
+
+    async def on_store(self, side: StoreSide, plan: Any) -> None:
+        await side.store.buffer.admission.set_gate_window(self.window)
+
+
+@dataclass(frozen=True)
+class Seed(Verb):
+    lead: int
+    exact: bool
+
+    def plan(self, side: ModelSide) -> int:
+        return max(-1, side.model.cursor + self.lead)
+
+    def on_model(self, side: ModelSide, plan: int) -> None:
+        side.model.seed(plan, exact=self.exact)
+
+    async def on_store(self, side: StoreSide, plan: int) -> None:
+        await side.store.buffer.admission.seed(plan, exact=self.exact)
+
+
+@dataclass(frozen=True)
+class Collect(Verb):
+    def on_model(self, side: ModelSide, plan: Any) -> None:
+        return None
+
+    async def on_store(self, side: StoreSide, plan: Any) -> None:
+        await side.store.collect_garbage()
