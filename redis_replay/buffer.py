@@ -12,20 +12,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-import anyio
-
 from redis_replay._redis.events import Topic
 from redis_replay._redis.keys import Key
-from redis_replay._redis.records import SlotRecord
-from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.scripts import Abort, Commit, Evict, Promote, Remove, Reserve
 from redis_replay.admission import Admission
 from redis_replay.claims import Claims, distinct_ids
 from redis_replay.codec import Value
-from redis_replay.errors import BufferFull, StaleAttempt, UnknownGroup
+from redis_replay.commits import Commits
+from redis_replay.errors import BufferFull, UnknownGroup
 from redis_replay.groups import batch_meta, pack_record, read_records
 from redis_replay.meta import KVBatchMeta
-from redis_replay.payloads import EncodedGroup, chunk_offsets, encode_group
+from redis_replay.payloads import encode_group
 from redis_replay.reservations import (
     as_columns,
     draft_reservation,
@@ -39,8 +36,6 @@ from redis_replay.types import BufferStats, Reservation, SlotView
 
 _RECHECK_SECONDS: Final = 1.0
 _EVICT_SLICE: Final = 256
-_NEVER_COMMITTED: Final = frozenset({"UNKNOWN", "ATTEMPT", "STATE", "VERSION"})
-"""Refusals that say this attempt's payload is not, and will not be, a group's."""
 
 Rows = Sequence[Mapping[str, Value]]
 
@@ -63,11 +58,12 @@ class RedisReplayBuffer:
     admission: Admission = field(init=False)
     undelivered: list[Reservation] = field(default_factory=list)
     reservations: dict[str, Reservation] = field(default_factory=dict)
-    _commits: dict[str, anyio.Lock] = field(default_factory=dict)
+    _commits: Commits = field(init=False)
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.session)
         self.admission = Admission(self.session)
+        self._commits = Commits(self.session, self.reservations)
 
     @property
     def partition_id(self) -> str:
@@ -206,7 +202,7 @@ class RedisReplayBuffer:
         )
         await self.session.attach()
         if fence is None:
-            fence = await self._fence_of(group_id)
+            fence = await self._commits.fence_of(group_id)
         call = Commit(
             group_id=group_id,
             fence=fence,
@@ -215,62 +211,7 @@ class RedisReplayBuffer:
             payload_bytes=encoded.payload_bytes,
             blob=blob,
         )
-        await self.session.link.tasks.finish(partial(self._commit, call, encoded))
-
-    async def _fence_of(self, group_id: str) -> int:
-        """Return the fence under which this session may commit a group."""
-        held = self.reservations.get(group_id)
-        if held is not None:
-            return held.fence
-        slot = await self._slot(group_id)
-        if slot is None:
-            raise UnknownGroup(
-                f"group {group_id!r} has no live slot: it was never reserved, or was trained, "
-                "evicted, aborted or removed since",
-                group_id=group_id,
-            )
-        if slot.epoch != self.session.epoch and slot.payload_fence is None:
-            raise StaleAttempt(
-                f"group {group_id!r} is reserved by another session; pass the fence of your own "
-                "reservation",
-                group_id=group_id,
-            )
-        return slot.fence if slot.payload_fence is None else slot.payload_fence
-
-    async def _slot(self, group_id: str) -> SlotRecord | None:
-        gateway = self.session.link.gateway
-        [stored] = await gateway.pipeline([("HGET", gateway.keyspace.control(Key.SLOTS), group_id)])
-        return None if stored is None else SlotRecord.parse(group_id.encode(), stored)
-
-    async def _commit(self, call: Commit, encoded: EncodedGroup) -> None:
-        """Store and flip, one commit of a group at a time; stored rows are never written again."""
-        held = self.reservations.get(call.group_id)
-        is_first = held and held.fence == call.fence and call.group_id not in self._commits
-        async with self._commits.setdefault(call.group_id, anyio.Lock()):
-            slot = None if is_first else await self._slot(call.group_id)
-            if slot is not None and slot.payload_fence == call.fence:
-                await self.session.call_now(call)
-            else:
-                await self._store(call, encoded)
-
-    async def _store(self, call: Commit, encoded: EncodedGroup) -> None:
-        link = self.session.link
-        keyspace, payload = link.gateway.keyspace, memoryview(encoded.payload)
-        writes: list[tuple[str, bytes | memoryview]] = [
-            (
-                keyspace.payload(call.group_id, call.fence, chunk=at),
-                encoded.payload if length == len(payload) else payload[offset : offset + length],
-            )
-            for at, (offset, length) in enumerate(chunk_offsets(len(payload), link.chunk_bytes))
-        ]
-        reply = await self.session.run_numbered(call, writes=writes)
-        if isinstance(reply, Refusal):
-            if reply.code in _NEVER_COMMITTED:
-                await link.gateway.pipeline([("UNLINK", key) for key, _ in writes])
-                self._commits.pop(call.group_id, None)
-            raise reply.error
-        self.reservations.pop(call.group_id, None)
-        self._commits.pop(call.group_id, None)
+        await self.session.link.tasks.finish(partial(self._commits.run, call, encoded))
 
     async def abort(
         self, group_id: str, *, fence: int | None = None, reason: str = "aborted"
@@ -285,7 +226,7 @@ class RedisReplayBuffer:
             StaleAttempt: another attempt owns it.
         """
         await self.session.attach()
-        known = fence if fence is not None else await self._fence_of(group_id)
+        known = fence if fence is not None else await self._commits.fence_of(group_id)
         await self.session.call(Abort(group_id, known, reason))
         self.reservations.pop(group_id, None)
         await self.session.link.collect()

@@ -12,16 +12,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import anyio
+
 from redis_replay._redis.frames import SessionScript
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.scripts import Claim, ClaimExact, ClaimReply, Requeue, Settle, Transfer
-from redis_replay.errors import StoreUnavailable
+from redis_replay.errors import StoreError
 from redis_replay.groups import batch_meta, read_records
 from redis_replay.meta import KVBatchMeta
 from redis_replay.selection import Selection
 from redis_replay.session import Session
 from redis_replay.types import MAX_GROUPS_PER_CALL
+
+Taken = tuple[list[SlotRecord], KVBatchMeta | None]
 
 
 @dataclass
@@ -34,7 +38,8 @@ class Claims:
 
     session: Session
     batches: list[int] = field(default_factory=list)
-    _unknown_outcome: bool = False
+    _may_hold_unseen: bool = False
+    _turn: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def claim(self, selection: Selection) -> tuple[KVBatchMeta | None, int]:
         """Claim what a policy's rule picks; ``(None, 0)`` when too few are eligible.
@@ -67,31 +72,33 @@ class Claims:
         self, call: SessionScript[ClaimReply], *, current_train_weight: int | None = None
     ) -> tuple[KVBatchMeta | None, int]:
         await self.session.attach()
-        await self.give_back_unseen()
-        work = partial(self._take, call)
-        slots = await self.session.link.tasks.finish(work, unclaimed=self._give_back_unread)
-        if not slots:
-            return None, 0
-        return await self._describe(slots, current_train_weight), len(slots)
+        work = partial(self._take, call, current_train_weight)
+        slots, meta = await self.session.link.tasks.finish(work, unclaimed=self._give_back_unread)
+        return meta, len(slots)
 
-    async def _take(self, call: SessionScript[ClaimReply]) -> list[SlotRecord]:
-        try:
-            found = await self.session.call_now(call)
-        except StoreUnavailable:
-            self._unknown_outcome = True
-            raise
-        if found is None:
-            return []
-        self.batches.append(found[0])
-        return found[1]
+    async def _take(self, call: SessionScript[ClaimReply], weight: int | None) -> Taken:
+        """Claim and describe. Only groups whose metas were read count as seen."""
+        async with self._turn:
+            await self._requeue_unseen()
+            try:
+                found = await self.session.call_now(call)
+            except StoreError:
+                self._may_hold_unseen = True
+                raise
+            if found is None:
+                return [], None
+            self._may_hold_unseen = True
+            meta = await self._describe(found[1], weight)
+            self.batches.append(found[0])
+            self._may_hold_unseen = False
+            return found[1], meta
 
-    async def _give_back_unread(self, slots: list[SlotRecord]) -> None:
+    async def _give_back_unread(self, taken: Taken) -> None:
         """Requeue groups whose claimer was cancelled before it could know them."""
-        if not slots:
-            return
-        ids = tuple(slot.group_id for slot in slots)
-        await self.session.call_now(Requeue(all=0, failed=0, group_ids=ids))
-        self.batches.remove(slots[0].batch or 0)
+        for number in {slot.batch for slot in taken[0] if slot.batch in self.batches}:
+            self.batches.remove(number or 0)
+            self._may_hold_unseen = True
+        await self.give_back_unseen()
 
     async def _describe(
         self, slots: Sequence[SlotRecord], current_train_weight: int | None
@@ -103,13 +110,17 @@ class Claims:
         )
 
     async def give_back_unseen(self) -> None:
-        """Requeue claims that this session took in a call whose reply never came."""
-        if not self._unknown_outcome:
+        """Requeue claims that no caller has seen, because their reply or metas never came."""
+        async with self._turn:
+            await self._requeue_unseen()
+
+    async def _requeue_unseen(self) -> None:
+        if not self._may_hold_unseen:
             return
         unseen = [slot.group_id for slot in await self.owned() if slot.batch not in self.batches]
         if unseen:
             await self.requeue(unseen)
-        self._unknown_outcome = False
+        self._may_hold_unseen = False
 
     async def owned(self) -> list[SlotRecord]:
         """Return the claimed slots of this session in buffer order. A pure read."""
@@ -138,6 +149,7 @@ class Claims:
         Returns:
             The number of late reservations aborted, and the ids of the trained groups.
         """
+        await self.give_back_unseen()
         call = Settle(
             step=step, exact=0, empty=int(empty), batches=tuple(self.batches), group_ids=()
         )

@@ -10,7 +10,7 @@ Two questions, two sets of rows:
 * who votes on the signal: `participating_rewards` (masked, overlong and weightless rows may not);
 * what is reported as progress: `record_group_rewards` (every row, voting or not).
 
-Sources: names and behaviour of NeMo RL's `dynamic_sampling`; SEMANTICS section 5.
+Source: names and behaviour of NeMo RL's `dynamic_sampling`.
 """
 
 from __future__ import annotations

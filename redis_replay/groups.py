@@ -1,7 +1,7 @@
 """Committed groups as readers need them: the immutable record, its payload keys, its metadata.
 
 The record is written once at commit, under group id and the committing attempt's fence, and is
-freed with the payload (DECISIONS 9). Its facts never change; what changes about a group is in its
+freed with the payload (D9). Its facts never change; what changes about a group is in its
 slot.
 """
 
@@ -94,6 +94,20 @@ def pack_record(
     )
     packed: bytes = msgpack.packb(envelope)
     return packed
+
+
+def payload_writes(
+    encoded: EncodedGroup, keyspace: Keyspace, group_id: str, *, fence: int, chunk_bytes: int
+) -> list[tuple[str, bytes | memoryview]]:
+    """Return the keys of a payload and the bytes of each, in order."""
+    payload = memoryview(encoded.payload)
+    return [
+        (
+            keyspace.payload(group_id, fence, chunk=at),
+            encoded.payload if length == len(payload) else payload[offset : offset + length],
+        )
+        for at, (offset, length) in enumerate(chunk_offsets(len(payload), chunk_bytes))
+    ]
 
 
 def unpack_record(group_id: str, stored: bytes) -> GroupRecord:

@@ -156,7 +156,7 @@ def decode_columns(
 ) -> dict[str, list[Any]]:
     """Return cells from the ranges that `read_plan` asked for with the same fields and rows.
 
-    Whole columns are verified; rows of a column are not (DECISIONS 33).
+    Whole columns are verified; rows of a column are not (D33).
 
     Args:
         directory: Of the group.

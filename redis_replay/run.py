@@ -1,8 +1,7 @@
 """Opening a run: its settings, written once, and what may differ when it is opened again.
 
 The stored record is the truth. A difference is either applied and reported (capacity, when
-everything fits) or refused with what differs by name; nothing is ever changed silently (SEMANTICS
-4, DECISIONS 23).
+everything fits) or refused with what differs by name; nothing is ever changed silently (D23).
 """
 
 from __future__ import annotations

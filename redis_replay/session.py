@@ -1,7 +1,7 @@
 """Sessions: who a call comes from. Each has an owner name, an epoch and numbered calls.
 
 A number is drawn before a call's first attempt and kept through retries and cancellation, so each
-call is applied once and a lost reply is answered again (DESIGN 6, DECISIONS 24 and 27).
+call is applied once and a lost reply is answered again (D24, D27).
 """
 
 from __future__ import annotations

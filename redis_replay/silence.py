@@ -1,7 +1,7 @@
 """Who has been silent for a whole lease, by the watcher's own monotonic clock.
 
 Nobody's wall clock is compared with anybody's. A watcher that was itself away (its server down, its
-thread paused) has observed nothing, so all its timers start anew (DESIGN 6, RELIABILITY 6.4).
+thread paused) has observed nothing, so all its timers start anew (D45).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A mutation that has been sent cannot be taken back, so it runs in a task of the store: the cancelled
 caller leaves at once, the task ends wholly applied or wholly refused, and closing the store waits
-for it (DECISIONS 7, RELIABILITY C7). What a cancelled caller would have received is handed to
+for it (D7). What a cancelled caller would have received is handed to
 ``unclaimed``, so that nothing is owned by nobody.
 """
 

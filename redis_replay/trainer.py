@@ -1,8 +1,7 @@
 """The trainer's session: it claims batches, commits steps, gives back what it did not train.
 
 A trainer group (all ranks of a job) is one owner. Its leader claims; ranks join with the leader's
-epoch, read their slice of the batch and acknowledge it; the step commits when all have (DESIGN 6,
-DECISIONS 25).
+epoch, read their slice of the batch and acknowledge it; the step commits when all have (D25).
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ class TrainerSession:
         """Consume all claims of this session and raise the trainer version to ``step + 1``.
 
         One atomic script. May be repeated: for the same claims it gives the first answer. Make the
-        model of step ``step + 1`` durable before this call (DECISIONS 28).
+        model of step ``step + 1`` durable before this call (D28).
 
         Raises:
             StepMismatch: the store's trainer version is another one.

@@ -1,6 +1,6 @@
 """The vocabulary: small frozen values that every layer shares.
 
-Sources: `KVBatchMeta` follows the seed's data-plane metadata; the rest is SEMANTICS sections 1-4.
+What the words mean stands in `docs/architecture.md`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class BufferStats:
     """Live counts and monotone totals of one run, read in one instant.
 
     ``reserved_total`` equals the sum of the live states and of ``trained``, ``filtered``,
-    ``evicted``, ``aborted`` and ``removed`` (DECISIONS 4).
+    ``evicted``, ``aborted`` and ``removed`` (D4).
     """
 
     reserved: int

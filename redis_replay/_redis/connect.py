@@ -2,8 +2,8 @@
 
 A store opens two clients of its own for one target, since a blocked wait must never hold the
 connection that a mutation needs; its heartbeat thread opens a third. An existing client is never
-used itself: its connection settings are copied, so bytes stay bytes whatever it was created with
-(CASES F10).
+used itself: its connection settings are copied, so bytes stay bytes whatever it was created
+with.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Target:
         Args:
             block_seconds: Longest time that its commands may block on the server.
         """
-        settings = {
+        settings: dict[str, Any] = {
             **self.settings,
             "decode_responses": False,
             "encoding": "utf-8",

@@ -2,12 +2,13 @@
 
 Three answers: the call may be repeated under its number (`TRANSIENT`, whether it ran or not), the
 server said no and nothing was done (a `StoreError` to raise), or it is a fault of this package
-(raised as it is). Only the first word of an error text is read, since texts differ between servers
-(RELIABILITY L23).
+(raised as it is). Only the first word of an error text is read, since texts differ between
+servers.
 """
 
 from __future__ import annotations
 
+import re
 import ssl
 from typing import Final
 
@@ -22,6 +23,8 @@ from redis_replay.errors import (
 )
 
 _TRANSIENT_WORDS: Final = frozenset({"BUSY", "NOREPLICAS", "UNKILLABLE"})
+_NOT_LET_IN: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
+_PIPELINE_WORDS: Final = re.compile(r"^Command # .* of pipeline caused error: \W*", re.DOTALL)
 _TRANSIENT_CLASSES: Final = (
     exceptions.ReadOnlyError,
     exceptions.TryAgainError,
@@ -37,11 +40,11 @@ def is_missing_script(error: exceptions.RedisError) -> bool:
 
 def is_transient(error: exceptions.RedisError | OSError) -> bool:
     """Return whether the same call may be sent again, under the same number."""
-    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
+    if _is_caused_by(error, _NOT_LET_IN):
         return False
     if isinstance(error, exceptions.ResponseError):
         return isinstance(error, _TRANSIENT_CLASSES) or _first_word(error) in _TRANSIENT_WORDS
-    return not _caused_by_tls(error)
+    return not _is_caused_by(error, (ssl.SSLError,))
 
 
 def as_store_error(error: exceptions.RedisError | OSError, *, address: str) -> StoreError:
@@ -51,7 +54,7 @@ def as_store_error(error: exceptions.RedisError | OSError, *, address: str) -> S
             f"{address} is at its maxmemory limit and refused the write; nothing of this call was "
             "written. Free memory, raise maxmemory, or lower the buffer's capacity."
         )
-    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
+    if _is_caused_by(error, _NOT_LET_IN):
         return StoreRefused(f"{address} refused the password or user: {error}")
     if not isinstance(error, exceptions.ResponseError):
         return StoreUnavailable(f"{address} is not reachable: {error}")
@@ -63,12 +66,14 @@ def as_store_error(error: exceptions.RedisError | OSError, *, address: str) -> S
 
 
 def _first_word(error: Exception) -> str:
-    return str(error).split(" ", 1)[0].upper()
+    """Return the server's error code; in a pipeline the client puts words of its own in front."""
+    return _PIPELINE_WORDS.sub("", str(error)).split(" ", 1)[0].upper()
 
 
-def _caused_by_tls(error: BaseException | None) -> bool:
+def _is_caused_by(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Return whether the error is of these kinds, or wraps one: a failed login comes wrapped."""
     while error is not None:
-        if isinstance(error, ssl.SSLError):
+        if isinstance(error, kinds):
             return True
         error = error.__cause__ or error.__context__
     return False

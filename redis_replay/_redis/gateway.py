@@ -1,7 +1,7 @@
 """The one way to the server: runs typed calls, repeats what may be repeated, translates failures.
 
 The client library retries nothing. A transient failure, whether the call ran or not, is answered by
-the same call under the same number, with growing pauses, until the deadline (DESIGN 6).
+the same call under the same number, with growing pauses, until the deadline (D44).
 """
 
 from __future__ import annotations

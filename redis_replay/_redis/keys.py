@@ -3,7 +3,7 @@
 Control keys share one hash tag, ``rr:{<run>:<partition>}:<noun>``, so they lie in one cluster slot
 and one script may touch them all. Payload keys carry no tag of ours, so groups spread over a
 cluster; they carry the fence of the attempt that wrote them, so that a zombie can never overwrite
-newer rows (DESIGN 4, DECISIONS 16).
+newer rows (D2, D16).
 """
 
 from __future__ import annotations

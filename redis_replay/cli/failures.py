@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
@@ -31,7 +31,7 @@ _ADVICE: Final[dict[type[ReplayError], str]] = {
 
 
 @contextmanager
-def plain_failures() -> Iterator[None]:
+def plain_failures() -> Generator[None]:
     """End the command with a line instead of a traceback when this package raises its error."""
     try:
         yield

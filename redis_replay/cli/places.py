@@ -7,7 +7,7 @@ nothing was ever kept is not started either.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,7 @@ def embedded_place(url: str) -> tuple[Path | None, embedded.EmbeddedOptions]:
 
 
 @contextmanager
-def reach(url: str | None) -> Iterator[Target]:
+def reach(url: str | None) -> Generator[Target]:
     """Find the server that a command reads; an embedded one is held, and started if it rests.
 
     Raises:

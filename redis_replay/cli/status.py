@@ -13,7 +13,7 @@ from rich.text import Text
 
 from redis_replay._redis.connect import Target
 from redis_replay._redis.keys import Keyspace
-from redis_replay.cli.failures import plain_failures
+from redis_replay.cli.failures import failure_line, plain_failures, say
 from redis_replay.cli.options import JsonOption, PartitionOption, RunOption, UrlOption
 from redis_replay.cli.places import matching_runs, reach
 from redis_replay.cli.screen import (
@@ -28,6 +28,7 @@ from redis_replay.cli.screen import (
     write_json,
 )
 from redis_replay.cli.survey import OwnerSurvey, RunSurvey, ServerSurvey, survey_run, survey_server
+from redis_replay.errors import ReplayError, SchemaMismatch, StoreCorrupted
 from redis_replay.store import DEFAULT_PARTITION
 from redis_replay.transitions import ENDS
 from redis_replay.types import BufferStats
@@ -51,13 +52,21 @@ def status(
     With several runs and no --run, one line for each. A pure read.
     """
     with plain_failures(), reach(url) as target:
-        server, runs = anyio.run(_survey, target, run, partition)
+        server, runs, unreadable = anyio.run(_survey, target, run, partition)
+    for failure in unreadable:
+        say(failure_line(failure))
     if as_json:
-        write_json({"server": asdict(server), "runs": [run_document(survey) for survey in runs]})
+        write_json(
+            {
+                "server": asdict(server),
+                "runs": [run_document(survey) for survey in runs],
+                "unreadable": [str(failure) for failure in unreadable],
+            }
+        )
         return
     console = open_console()
     console.print(_server_line(server))
-    if len(runs) == 1:
+    if len(runs) == 1 and not unreadable:
         blocks = _ASCII_BLOCKS if console.options.ascii_only else _BLOCKS
         console.print(run_view(runs[0], width=console.width, blocks=blocks))
     elif runs:
@@ -69,10 +78,20 @@ def status(
 
 async def _survey(
     target: Target, run: str | None, partition: str | None
-) -> tuple[ServerSurvey, list[RunSurvey]]:
+) -> tuple[ServerSurvey, list[RunSurvey], list[ReplayError]]:
+    """Return the server, its runs and, where some of several cannot be read, why not."""
     server = await survey_server(target)
     matching = await matching_runs(target, run=run, partition=partition)
-    return server, [await survey_run(target, Keyspace(*names)) for names in matching]
+    runs: list[RunSurvey] = []
+    unreadable: list[ReplayError] = []
+    for names in matching:
+        try:
+            runs.append(await survey_run(target, Keyspace(*names)))
+        except (SchemaMismatch, StoreCorrupted) as failure:
+            if len(matching) == 1:
+                raise
+            unreadable.append(failure)
+    return server, runs, unreadable
 
 
 def run_document(survey: RunSurvey) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -98,7 +98,7 @@ class RunSurvey:
 
 
 @asynccontextmanager
-async def open_gateway(target: Target, keyspace: Keyspace = _ANY_RUN) -> AsyncIterator[Gateway]:
+async def open_gateway(target: Target, keyspace: Keyspace = _ANY_RUN) -> AsyncGenerator[Gateway]:
     """Open connections for reading, with the command line's short deadline."""
     gateway = Gateway(target, keyspace, deadline_seconds=DEADLINE_SECONDS)
     try:
@@ -108,7 +108,7 @@ async def open_gateway(target: Target, keyspace: Keyspace = _ANY_RUN) -> AsyncIt
 
 
 @contextmanager
-def readable_records(keyspace: Keyspace) -> Iterator[None]:
+def readable_records(keyspace: Keyspace) -> Generator[None]:
     """Turn a record that is not what it must be into an error that says so.
 
     Raises:

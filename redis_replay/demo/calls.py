@@ -1,4 +1,4 @@
-"""The calls of a run as its logs tell them: each intent with its outcome, and who could see later."""
+"""The calls of a run as its logs tell them: each intent, its outcome, and who could see later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``redis-replay demo``: train a small policy through the store, kill its processes, settle accounts.
+"""``redis-replay demo``: train a small policy through the store, kill its processes, take stock.
 
 One process, the supervisor, starts a private server, two or more rollout processes and a trainer.
 In the middle it kills the trainer while it holds claims, then a rollout process, then the server.
@@ -10,24 +10,28 @@ import importlib.util
 import json
 import secrets
 import shutil
+import signal
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import anyio
 from rich.console import Console
 
 from redis_replay import embedded
+from redis_replay.demo.failure import DemoFailed
 from redis_replay.demo.kills import KillPlan, draw_kill_points
 from redis_replay.demo.options import DemoOptions
 from redis_replay.demo.outcome import Outcome
 from redis_replay.demo.plot import draw
 from redis_replay.demo.policy import Policy
-from redis_replay.demo.processes import DemoFailed
 from redis_replay.demo.report import Narrator, print_report
 from redis_replay.demo.rows import evaluate
 from redis_replay.demo.settings import (
@@ -48,7 +52,9 @@ from redis_replay.demo.witness import read_logs
 from redis_replay.embedded import EmbeddedLease
 from redis_replay.errors import ConfigurationError
 
-_NEEDED: tuple[str, ...] = ("reasoning_gym", "matplotlib")
+_NEEDED: Final = ("reasoning_gym", "matplotlib")
+_IDLE_SECONDS: Final = 10.0
+"""How long the private server outlives a supervisor that was killed."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ def run_demo(options: DemoOptions) -> int:
     _check(options)
     run = options.run or f"demo-{secrets.token_hex(4)}"
     try:
-        with _place(options, run, console) as place:
+        with _ending_in_order(), _place(options, run, console) as place:
             outcome = _run(options, run, place, console, begun)
             draw(place.picture, outcome)
             print_report(console, outcome)
@@ -87,7 +93,7 @@ def run_demo(options: DemoOptions) -> int:
         Console(stderr=True).print(f"FAILED: {failure}", markup=False, soft_wrap=True)
         return 1
     if options.json:
-        print(json.dumps(outcome.to_document()))
+        sys.stdout.write(json.dumps(outcome.to_document()) + "\n")
     return 1 if outcome.faults else 0
 
 
@@ -108,9 +114,7 @@ def _check(options: DemoOptions) -> None:
         raise ConfigurationError(f"--seed must be in 0..{MAX_SEED - 1}")
 
 
-def _run(
-    options: DemoOptions, run: str, place: _Place, console: Console, begun: float
-) -> Outcome:
+def _run(options: DemoOptions, run: str, place: _Place, console: Console, begun: float) -> Outcome:
     steps = DEFAULT_STEPS if options.steps is None else options.steps
     orders = WorkerOrders(
         url=place.url,
@@ -128,8 +132,8 @@ def _run(
     reward_first = _held_out_reward(Policy.create(seed=options.seed))
     with Narrator(console, steps=steps) as narrator:
         narrator.say(
-            f"Training for {steps} steps of {GROUPS_PER_STEP} groups with {options.workers} rollout "
-            f"processes and a trainer, sampler {options.sampler}, seed {options.seed}."
+            f"Training for {steps} steps of {GROUPS_PER_STEP} groups with {options.workers} "
+            f"rollout processes and a trainer, sampler {options.sampler}, seed {options.seed}."
         )
         if place.lease is None:
             narrator.say("The server is yours, so it is not killed; the processes are.")
@@ -156,10 +160,25 @@ def _held_out_reward(policy: Policy) -> float:
 
 
 @contextmanager
-def _place(options: DemoOptions, run: str, console: Console) -> Iterator[_Place]:
+def _ending_in_order() -> Generator[None]:
+    """Turn SIGTERM into an interrupt, so that processes and folders are cleared away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _place(options: DemoOptions, run: str, console: Console) -> Generator[_Place]:
     """Set up the folder and the server; leave no process, and no folder nobody asked for."""
     kept = options.directory
-    folder = Path(tempfile.mkdtemp(prefix="redis-replay-demo-")) if kept is None else kept.absolute()
+    folder = (
+        Path(tempfile.mkdtemp(prefix="redis-replay-demo-")) if kept is None else kept.absolute()
+    )
     default = folder / run / "demo.png"
     if kept is None:
         default = Path(tempfile.gettempdir()) / f"redis-replay-{run}.png"
@@ -175,7 +194,9 @@ def _place(options: DemoOptions, run: str, console: Console) -> Iterator[_Place]
             return
         console.print("Starting a private server.")
         # With every write on disk before its answer, a killed server has all it acknowledged.
-        with embedded.open_embedded(folder / "server", appendfsync="always") as lease:
+        with embedded.open_embedded(
+            folder / "server", appendfsync="always", idle_seconds=_IDLE_SECONDS
+        ) as lease:
             yield place(url=lease.url, lease=lease)
     finally:
         if kept is None:
@@ -189,7 +210,9 @@ def _is_temporary(url: str) -> bool:
 
 def _say_what_stays(console: Console, run: str, place: _Place) -> None:
     if place.lease is None:
-        console.print(f"The run {run} stays on your server: redis-replay status --url ... --run {run}")
+        console.print(
+            f"The run {run} stays on your server: redis-replay status --url ... --run {run}"
+        )
     elif place.is_kept:
         url = f"embedded://{place.lease.directory}"
         console.print(f"Logs and models: {place.folder}")

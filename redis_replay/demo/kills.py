@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from redis_replay.demo.settings import TRAINER
+from redis_replay.demo.settings import GROUPS_PER_STEP
 from redis_replay.demo.witness import Kind, Line, Result, group_ids
 
 
@@ -28,12 +28,21 @@ _PLACES: Final = {
 """Between which shares of the steps each victim's point is drawn."""
 
 
+_LEAST_LEFT: Final = GROUPS_PER_STEP // 4
+"""A rollout process with fewer groups left may have none by the time the signal arrives."""
+
+
 @dataclass(frozen=True, slots=True)
 class KillPoint:
-    """A kill that is due from a step on."""
+    """A kill that is due from a step on.
+
+    Attributes:
+        passed_over: So many chances are let pass, so that a batch may be half done.
+    """
 
     victim: Victim
     step: int
+    passed_over: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,9 @@ def draw_kill_points(*, seed: int, steps: int, server: bool) -> list[KillPoint]:
             continue
         earliest = points[-1].step + 1 if points else 1
         first = max(earliest, round(steps * lowest))
-        points.append(KillPoint(victim, rng.randint(first, max(first, round(steps * highest)))))
+        step = rng.randint(first, max(first, round(steps * highest)))
+        passed_over = rng.randrange(GROUPS_PER_STEP // 2) if victim is Victim.ROLLOUT else 0
+        points.append(KillPoint(victim, step, passed_over))
     return points
 
 
@@ -70,23 +81,37 @@ class KillPlan:
 
     points: list[KillPoint]
 
-    def strike(self, line: Line, *, step: int) -> Victim | None:
+    def strike(self, line: Line, *, step: int, held: int) -> Victim | None:
         """Return what to kill now that a process wrote this line, and take it off the plan.
 
         The trainer and the server die when the trainer has just claimed a batch, a rollout process
-        when it has just been given groups to generate.
+        when it is about to commit one of its groups and has some left.
+
+        Args:
+            line: What a process wrote.
+            step: The step being trained.
+            held: Groups that this process holds beside that of the line.
         """
-        if not self.points or step < self.points[0].step or line.result is not Result.OK:
+        if not self.points or step < self.points[0].step:
             return None
-        calls = ("cut", "tickets") if self.points[0].victim is Victim.ROLLOUT else ("select",)
-        if line.call not in calls or not group_ids(line.facts):
+        if not _is_chance(line, self.points[0], held):
             return None
-        return self.points.pop(0).victim
+        point = self.points.pop(0)
+        if point.passed_over:
+            self.points.insert(0, replace(point, passed_over=point.passed_over - 1))
+            return None
+        return point.victim
 
     def miss(self, victim: Victim, *, step: int) -> None:
         """Put a kill back that came too late: its victim held nothing any more."""
         self.points = [replace(point, step=max(point.step, step + 1)) for point in self.points]
         self.points.insert(0, KillPoint(victim, step + 1))
+
+
+def _is_chance(line: Line, point: KillPoint, held: int) -> bool:
+    if point.victim is Victim.ROLLOUT:
+        return line.call == "commit" and line.kind is Kind.INTENT and held >= _LEAST_LEFT
+    return line.call == "select" and line.result is Result.OK
 
 
 def held_groups(lines: Iterable[Line]) -> set[str]:
@@ -103,13 +128,3 @@ def held_groups(lines: Iterable[Line]) -> set[str]:
         elif line.result is Result.OK and line.call in ("cut", "tickets", "select"):
             held.update(group_ids(line.facts))
     return held
-
-
-def training_step(lines: Sequence[Line]) -> int:
-    """Return the step being trained after these lines: one above the last committed one."""
-    steps = [
-        int(line.facts["step"]) + 1
-        for line in lines
-        if line.who == TRAINER and line.call == "commit_step" and line.result is Result.OK
-    ]
-    return max(steps, default=0)

@@ -1,7 +1,7 @@
 """Arrays on disk: a file is there whole or not at all, and never needs pickle.
 
 A trainer writes one file per weight version, policy and optimizer together, before it commits the
-step (DECISIONS 28); a rollout process reads the policy from the same file.
+step (D28); a rollout process reads the policy from the same file.
 """
 
 from __future__ import annotations

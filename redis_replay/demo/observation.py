@@ -14,9 +14,13 @@ class Attached(Protocol):
     """A store or a session of one."""
 
     @property
-    def buffer(self) -> RedisReplayBuffer: ...
+    def buffer(self) -> RedisReplayBuffer:
+        """Its slots."""
+        ...
 
-    def mutation(self) -> DataPlaneMutationCut: ...
+    def mutation(self) -> DataPlaneMutationCut:
+        """Return a cut; entering it attaches and reads, leaving it empty changes nothing."""
+        ...
 
 
 async def look_at(session: Attached) -> dict[str, Any]:

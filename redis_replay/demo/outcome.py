@@ -37,8 +37,6 @@ class Outcome:
 
     Attributes:
         seconds: The whole run, from the first line to the verdict.
-        training_seconds: From the first committed step to the last.
-        disagreements: What the store's audit and totals say otherwise than the logs.
     """
 
     sampler: str
@@ -68,7 +66,7 @@ class Outcome:
     def faults(self) -> list[str]:
         """Everything that makes the run a failure, as sentences."""
         faults = [*self.verdict.findings, *self.disagreements]
-        rise = self.reward_last - self.reward_first
+        rise = round(self.reward_last - self.reward_first, 6)
         if rise < REWARD_RISE:
             faults.append(f"the reward did not rise: {rise:+.3f}, at least +{REWARD_RISE} is due")
         return faults

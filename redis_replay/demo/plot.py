@@ -17,7 +17,7 @@ def draw(path: Path, outcome: Outcome) -> None:
     """Write the picture as a PNG file."""
     # The figure's own canvas draws without a display and without pyplot's state.
     figure_module: Any = importlib.import_module("matplotlib.figure")
-    figure = figure_module.Figure(figsize=(9.0, 6.0), dpi=120, layout="constrained")
+    figure = figure_module.Figure(figsize=(10.0, 6.0), dpi=120, layout="constrained")
     rewards, lags = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     steps = outcome.verdict.steps
     numbers = [step.step for step in steps]
@@ -32,16 +32,16 @@ def draw(path: Path, outcome: Outcome) -> None:
     rewards.plot(
         [0, len(steps)], [first, last], "D", color="tab:green", label="200 held-out prompts"
     )
-    for place, value in ((0, first), (len(steps), last)):
+    for place, value, shift in ((0, first, (8, 6)), (len(steps), last, (-10, 5))):
         rewards.annotate(
             f"{value:.2f}",
             (place, value),
             textcoords="offset points",
-            xytext=(8 if place == 0 else -8, 8 if place == 0 else -14),
+            xytext=shift,
             ha="left" if place == 0 else "right",
             color="tab:green",
         )
-    rewards.set_ylim(-0.05, 1.08)
+    rewards.set_ylim(-0.05, 1.12)
     rewards.set_ylabel("reward")
     means = [sum(step.lags) / len(step.lags) for step in steps]
     lags.fill_between(
@@ -55,13 +55,14 @@ def draw(path: Path, outcome: Outcome) -> None:
     lags.plot(numbers, means, drawstyle="steps-mid", label=f"mean of {GROUPS_PER_STEP} groups")
     lags.set_ylabel("staleness (versions)")
     lags.set_xlabel("trainer step")
-    lags.set_ylim(-0.15, max(2.0, *(max(step.lags) for step in steps)) + 0.4)
+    lags.set_ylim(-0.15, max([2, *(max(step.lags) for step in steps)]) + 0.4)
     for kill in outcome.kills:
         color = _COLORS.get(kill.what, _ROLLOUT_COLOR)
         for axes, label in ((rewards, f"{kill.what} killed"), (lags, None)):
             axes.axvline(kill.at_step, color=color, linestyle="--", linewidth=1.2, label=label)
-    for axes, place in ((rewards, "center right"), (lags, "upper right")):
+    lags.yaxis.get_major_locator().set_params(integer=True)
+    for axes in (rewards, lags):
         axes.grid(alpha=0.3)
-        axes.legend(loc=place, fontsize=8)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png")

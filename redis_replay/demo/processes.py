@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,17 +16,15 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from redis_replay.demo.failure import DemoFailed
 from redis_replay.demo.settings import TRAINER, WorkerOrders
 from redis_replay.demo.witness import Line
-from redis_replay.errors import ReplayError
+from redis_replay.store import URL_VARIABLE
 
 _MODULES: Final = {True: "worker_trainer", False: "worker_rollout"}
+_ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 _LONGEST_LINE_BYTES: Final = 1 << 20
 _LAST_WORDS: Final = 12
-
-
-class DemoFailed(ReplayError):
-    """The run could not be finished. The message says which process ended and how."""
 
 
 @dataclass
@@ -75,7 +73,7 @@ class Worker:
 
 
 @asynccontextmanager
-async def start_worker(orders: WorkerOrders) -> AsyncIterator[Worker]:
+async def start_worker(orders: WorkerOrders) -> AsyncGenerator[Worker]:
     """Start a worker process; leaving the block kills it if it still runs, and waits for it."""
     module = f"redis_replay.demo.{_MODULES[orders.owner == TRAINER]}"
     with error_path(orders).open("wb") as errors:
@@ -84,7 +82,7 @@ async def start_worker(orders: WorkerOrders) -> AsyncIterator[Worker]:
             stdin=PIPE,
             stdout=PIPE,
             stderr=errors,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **_ONE_THREAD, URL_VARIABLE: orders.url},
             start_new_session=True,
         )
     worker = Worker(orders, process)

@@ -89,8 +89,8 @@ def _audit_lines(outcome: Outcome) -> list[str]:
         f"  lost {verdict.lost}, trained twice {verdict.trained_twice}, generated again after a "
         f"commit {verdict.regenerated_committed}, steps trained again {verdict.retrained_steps}",
         f"  calls cut off by a kill and explained afterwards: {verdict.explained}",
-        f"The store itself says: dispatched {stats.reserved_total}, trained {stats.trained}, evicted "
-        f"{stats.evicted}, aborted {stats.aborted}; its audit is "
+        f"The store itself says: dispatched {stats.reserved_total}, trained {stats.trained}, "
+        f"evicted {stats.evicted}, aborted {stats.aborted}; its audit is "
         f"{'clean' if outcome.inventory.audit.is_clean else 'not clean'}.",
     ]
     if outcome.faults:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from redis_replay.errors import ConfigurationError
 from redis_replay.samplers.config import SamplerConfig, parse_sampler_config
-from redis_replay.store import ReplayStore, open_store
+from redis_replay.store import URL_VARIABLE, ReplayStore, open_store
 
 GROUP_SIZE: Final = 8
 GROUPS_PER_STEP: Final = 16
@@ -48,7 +49,7 @@ def rollout_owner(number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOrders:
-    """What one worker process is told, as one JSON argument.
+    """What one worker process is told: one JSON argument, and the address in the environment.
 
     Attributes:
         url: Address of the server.
@@ -71,13 +72,13 @@ class WorkerOrders:
     sampler: str
 
     def to_json(self) -> str:
-        """Return the argument."""
-        return json.dumps(asdict(self))
+        """Return the argument; all but the address, which may hold a password."""
+        return json.dumps({name: value for name, value in asdict(self).items() if name != "url"})
 
     @classmethod
     def from_json(cls, text: str) -> WorkerOrders:
-        """Read the argument."""
-        return cls(**json.loads(text))
+        """Read the argument, and the address from the environment."""
+        return cls(url=os.environ[URL_VARIABLE], **json.loads(text))
 
     def open_store(self, *, deadline_seconds: float = DEADLINE_SECONDS) -> ReplayStore:
         """Return the run's store; the first process to open it creates it."""

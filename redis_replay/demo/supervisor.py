@@ -1,4 +1,4 @@
-"""The supervisor: starts the processes, kills some of them, starts them again, and looks at the end.
+"""The supervisor: starts the processes, kills some, starts them again, and takes stock at the end.
 
 A process is killed when the line that says what it holds arrives; its own log then tells whether
 it still held it. Everything that happens between the processes happens in the store.
@@ -17,9 +17,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from redis_replay.audit import AuditReport
+from redis_replay.demo.failure import DemoFailed
 from redis_replay.demo.kills import Kill, KillPlan, Victim, held_groups
 from redis_replay.demo.observation import SEEN_STORE, look_at
-from redis_replay.demo.processes import DemoFailed, Worker, start_worker
+from redis_replay.demo.processes import Worker, start_worker
 from redis_replay.demo.settings import SUPERVISOR, TRAINER, WorkerOrders, rollout_owner
 from redis_replay.demo.witness import Line, Result, Witness, read_log
 from redis_replay.errors import ConfigurationError, EmbeddedServerError
@@ -35,15 +36,21 @@ class PrivateServer(Protocol):
     """A server that may be killed: it comes back by itself, or when it is opened again."""
 
     @property
-    def server_pid(self) -> int: ...
+    def server_pid(self) -> int:
+        """Its process as it runs now."""
+        ...
 
 
 class Voice(Protocol):
     """Who is told what happens."""
 
-    def say(self, sentence: str) -> None: ...
+    def say(self, sentence: str) -> None:
+        """Tell what happened."""
+        ...
 
-    def step(self, step: int, *, reward: float) -> None: ...
+    def step(self, step: int, *, reward: float) -> None:
+        """Tell that a step was committed, with the mean reward of its batch."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -129,9 +136,10 @@ class Supervisor:
         worker = self._alive[line.who]
         if line.call == "commit_step" and line.who == TRAINER:
             self._heard_of_step(line)
-        if worker.killed:
+        if worker.killed or not self.plan.points:
             return
-        victim = self.plan.strike(line, step=self._step)
+        held = len(held_groups(self._lines[line.who]))
+        victim = self.plan.strike(line, step=self._step, held=held)
         if victim is Victim.SERVER:
             group.start_soon(self._kill_server)
         elif victim is not None:
@@ -152,9 +160,10 @@ class Supervisor:
         held = len(held_groups(read_log(worker.orders.log_path)))
         self.kills.append(Kill(owner, self._step, held))
         verb = "had claimed and not trained" if owner == TRAINER else "was generating"
+        state = f"while it {verb} {held} groups" if held else "too late: it held no group any more"
         self.voice.say(
-            f"Killed {owner} (process {worker.pid}) with SIGKILL at step {self._step}, while it "
-            f"{verb} {held} groups. Starting it again under the same name."
+            f"Killed {owner} (process {worker.pid}) with SIGKILL at step {self._step}, {state}. "
+            "Starting it again under the same name."
         )
         if not held:
             victim = Victim.TRAINER if owner == TRAINER else Victim.ROLLOUT
@@ -171,12 +180,12 @@ class Supervisor:
             "groups were claimed or being generated."
         )
         with anyio.move_on_after(_SERVER_SECONDS):
-            while self._server_pid() in (None, pid):
+            while self._server_pid() in (None, pid):  # noqa: ASYNC110 - another process's file
                 await anyio.sleep(_LOOK_SECONDS)
             seconds = time.monotonic() - begun
             self.voice.say(
-                f"The server is back after {seconds:.2f} s (process {self._server_pid()}), with "
-                "all it had acknowledged; nobody was told."
+                f"The server is back after {seconds:.2f} s (process {self._server_pid()}), "
+                "from its append-only file."
             )
             return
         raise DemoFailed(f"the server did not come back within {_SERVER_SECONDS:g} s")
@@ -198,4 +207,3 @@ class Supervisor:
                 return Inventory(await store.stats(), await store.audit())
         finally:
             witness.close()
-

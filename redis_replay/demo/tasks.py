@@ -6,7 +6,7 @@ A prompt is known by its seed and index alone, so a few bytes in the store are e
 again after a crash. `reasoning-gym` takes about 1.5 s to import, so it is imported at the first
 prompt or score: a trainer, which needs stored rows only, never pays for it.
 
-Sources: DECISIONS 38 (200 held-out prompts; the answer is never an input of the network).
+The answer is never an input of the network; 200 prompts are held out (D38).
 """
 
 from __future__ import annotations

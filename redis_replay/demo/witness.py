@@ -3,7 +3,7 @@
 Every process appends to a log of its own, one JSON object a line, on disk before the next
 instruction runs: an ``intent`` before each store call that changes state, an ``outcome`` after it,
 and ``seen`` lines with what it read from the store. The verdict on a run is computed from these
-logs alone (DECISIONS 38); `redis_replay.demo.verdict` reads them. A process that was killed leaves
+logs alone (D38); `redis_replay.demo.verdict` reads them. A process that was killed leaves
 an intent without an outcome at most, or a line without its end, which is no line.
 
 Lines of all processes are put in order by the machine's monotonic clock, which they share.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -78,9 +78,10 @@ class Line:
         Raises:
             ValueError: it is not one.
         """
-        found = json.loads(text)
+        found: dict[str, Any] = json.loads(text)
         try:
-            return cls(**{**found, "kind": Kind(found["kind"])})
+            found["kind"] = Kind(found["kind"])
+            return cls(**found)
         except (TypeError, KeyError) as error:
             raise ValueError(f"not a line of a log: {text[:80]!r}") from error
 
@@ -110,7 +111,7 @@ class Witness:
         self._stream.close()
 
     @contextmanager
-    def calling(self, call: str, **facts: Any) -> Iterator[dict[str, Any]]:
+    def calling(self, call: str, **facts: Any) -> Generator[dict[str, Any]]:
         """Write the intent, run the block, write the outcome.
 
         Yields a dictionary for the facts that the outcome is to state. An error of the block is

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from typing import Final
 
 import anyio
 
 from redis_replay.demo.settings import WorkerOrders
 from redis_replay.demo.witness import Witness
+
+_STANDARD_INPUT: Final = 0
 
 
 def main(work: Callable[[WorkerOrders, Witness], Awaitable[None]]) -> None:
@@ -23,7 +26,7 @@ def main(work: Callable[[WorkerOrders, Witness], Awaitable[None]]) -> None:
 
 
 @contextmanager
-def open_witness(orders: WorkerOrders) -> Iterator[Witness]:
+def open_witness(orders: WorkerOrders) -> Generator[Witness]:
     """Open the log of the process."""
     witness = Witness(orders.log_path, who=orders.owner, life=orders.life, echo=sys.stdout)
     try:
@@ -34,5 +37,6 @@ def open_witness(orders: WorkerOrders) -> Iterator[Witness]:
 
 def _leave_with_parent() -> None:
     """End the process when the supervisor is gone: its end of the pipe closes with it."""
-    sys.stdin.buffer.read()
+    while os.read(_STANDARD_INPUT, 1):
+        pass
     os._exit(3)

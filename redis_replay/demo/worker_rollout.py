@@ -24,6 +24,7 @@ from redis_replay import (
     RolloutSession,
     create_sampler,
 )
+from redis_replay.demo.failure import DemoFailed
 from redis_replay.demo.observation import SEEN_STORE, look_at, position_of, state_of
 from redis_replay.demo.policy import Policy
 from redis_replay.demo.rows import rows_for_group
@@ -36,7 +37,7 @@ from redis_replay.demo.settings import (
     WorkerOrders,
     sampler_config,
 )
-from redis_replay.demo.tasks import PromptStream, prompt_from_reference
+from redis_replay.demo.tasks import PromptStream, prompt_from_reference, score_answer
 from redis_replay.demo.text import encode_text
 from redis_replay.demo.witness import Witness
 from redis_replay.demo.worker import main
@@ -95,9 +96,14 @@ class Rollout:
 
     async def run(self) -> None:
         """Work until the trainer version reaches the number of steps."""
+        self._warm_up()
         while self.store.trainer_version < self.orders.steps:
             for reservation in await self._take_tickets() or await self._dispatch():
                 await self._fulfil(reservation)
+
+    def _warm_up(self) -> None:
+        """Load the task and its verifier, which takes a second, before any group is held."""
+        score_answer(self.stream.prompt(0), answer="")
 
     async def _take_tickets(self) -> list[Reservation]:
         """Take groups whose process was killed. The oldest version's batch must stay one version.
@@ -193,9 +199,11 @@ class Rollout:
         """Return the weights of a version; the trainer writes a file before the version counts."""
         if version not in self.policies:
             path = self.orders.model_path(version)
-            with anyio.fail_after(DEADLINE_SECONDS):
-                while not path.exists():
+            with anyio.move_on_after(DEADLINE_SECONDS):
+                while not path.exists():  # noqa: ASYNC110 - the trainer's file
                     await anyio.sleep(_FILE_SECONDS)
+            if not path.exists():
+                raise DemoFailed(f"the trainer never wrote {path}")
             self.policies[version] = Policy.load(path)
             for old in [known for known in self.policies if known <= version - KEPT_MODELS]:
                 del self.policies[old]

@@ -2,7 +2,7 @@
 
 The model of step ``v + 1`` is on disk before ``commit_step(v)`` says so to anybody. A restarted
 trainer loads the model of the store's trainer version, so it never trains a committed step again
-(DECISIONS 28). It sees rows only: it never builds a prompt or calls the verifier.
+(D28). It sees rows only: it never builds a prompt or calls the verifier.
 """
 
 from __future__ import annotations

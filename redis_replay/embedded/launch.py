@@ -16,7 +16,7 @@ from redis_replay.embedded.folder import check_room, check_written_by
 from redis_replay.embedded.locks import KEEPER, SERVER, is_held
 from redis_replay.embedded.orders import KeeperOrders
 from redis_replay.embedded.record import RECORD, ServerRecord, folder_id, read_record
-from redis_replay.embedded.sockets import ask_keeper
+from redis_replay.embedded.sockets import ask_keeper, server_pid
 from redis_replay.errors import EmbeddedServerError
 
 _ENTRY: Final = Path(__file__).with_name("__main__.py")
@@ -77,8 +77,20 @@ def start_keeper(
         synced = stricter(earlier.appendfsync, appendfsync)
         record = replace(earlier, appendfsync=synced)
     else:
+        _check_unlocked(folder, earlier)
         record = _plan_server(folder, earlier, appendfsync, temporary)
     _run_keeper(KeeperOrders(folder, record, idle_seconds), deadline)
+
+
+def _check_unlocked(folder: Path, earlier: ServerRecord | None) -> None:
+    """Refuse a second server where somebody removed the lock of a running one."""
+    if earlier is None or earlier.pid is None or earlier.folder_id != folder_id(folder):
+        return
+    if server_pid(Path(earlier.socket)) == earlier.pid:
+        raise EmbeddedServerError(
+            f"a server (process {earlier.pid}) runs on {folder}, and its lock was removed. Its "
+            "keeper ends it within a second, if it has one; else stop it by hand, then try again."
+        )
 
 
 def _plan_server(
@@ -117,12 +129,14 @@ def _run_keeper(orders: KeeperOrders, deadline: float) -> None:
         )
     except subprocess.TimeoutExpired:
         raise EmbeddedServerError(f"the keeper of {orders.folder} did not start in time") from None
+    except OSError as fault:
+        raise EmbeddedServerError(
+            f"the keeper of {orders.folder} cannot be started: {fault}"
+        ) from fault
     said = started.stdout.decode(errors="replace").strip()
     try:
         answer: dict[str, Any] = json.loads(said)
     except ValueError:
         raise EmbeddedServerError(f"the keeper of {orders.folder} did not start: {said}") from None
-    if "errno" in answer:
-        raise OSError(answer["errno"], answer["error"])
     if "error" in answer:
-        raise EmbeddedServerError(f"{orders.folder}: {answer['error']}")
+        raise OSError(answer["errno"], answer["error"])

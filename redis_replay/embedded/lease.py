@@ -8,10 +8,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+from urllib.parse import quote
 
 from redis_replay.embedded.flags import APPENDFSYNC, AppendFsync
 from redis_replay.embedded.folder import make_folder, naming_faults
@@ -44,7 +45,7 @@ class EmbeddedLease:
 
     def __init__(self, directory: Path, *, socket: str, users: FileLock) -> None:
         self.directory = directory
-        self.url = f"unix://{socket}?db=0"
+        self.url = f"unix://{quote(socket)}?db=0"
         self._users = users
         self._opener = os.getpid()
         self._closed = False
@@ -128,14 +129,17 @@ def open_embedded(
     if not (idle_seconds > 0 and deadline_seconds > 0):
         raise ValueError("idle_seconds and deadline_seconds must be above zero")
     deadline = time.monotonic() + deadline_seconds
-    folder = Path(tempfile.mkdtemp(prefix="redis-replay-")) if directory is None else directory
-    folder = folder.absolute()
+    if directory is not None:
+        folder = directory.absolute()
+        with naming_faults(folder):
+            return _open(folder, appendfsync, idle_seconds, deadline, temporary=False)
+    with naming_faults(Path(os.environ.get("TMPDIR", "/tmp"))):
+        folder = Path(tempfile.mkdtemp(prefix="redis-replay-"))
     try:
         with naming_faults(folder):
-            return _open(folder, appendfsync, idle_seconds, deadline, temporary=directory is None)
-    except EmbeddedServerError:
-        if directory is None:
-            shutil.rmtree(folder, ignore_errors=True)
+            return _open(folder, appendfsync, idle_seconds, deadline, temporary=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
@@ -149,20 +153,18 @@ def _open(
 ) -> EmbeddedLease:
     while True:
         make_folder(folder)
-        users = acquire(
-            folder / USERS,
-            shared=True,
-            deadline=deadline,
-            waiting_for=f"the server of {folder} to end before it is started again",
-        )
-        try:
+        with suppress(FileNotFoundError), ExitStack() as undo:  # it may vanish with another server
+            users = acquire(
+                folder / USERS,
+                shared=True,
+                deadline=deadline,
+                waiting_for=f"the server of {folder} to end before it is started again",
+            )
+            undo.callback(users.close)
             socket = _join(folder, appendfsync, idle_seconds, deadline, temporary=temporary)
-        except BaseException:
-            users.close()
-            raise
-        if socket is not None:
-            return EmbeddedLease(folder, socket=socket, users=users)
-        users.close()
+            if socket is not None:
+                undo.pop_all()
+                return EmbeddedLease(folder, socket=socket, users=users)
         check_deadline(deadline, f"the server of {folder} to start")
         time.sleep(PAUSE_SECONDS)
 
@@ -196,14 +198,15 @@ def stop_embedded(directory: Path, *, deadline_seconds: float = 2 * DEADLINE_SEC
         EmbeddedServerError: it does not stop, or the folder cannot be used.
     """
     folder = directory.absolute()
-    if not (folder / KEEPER).exists():
-        return False
     deadline = time.monotonic() + deadline_seconds
     found = False
-    with _folder_may_vanish(folder), starting(folder, deadline=deadline):
-        while has_keeper(folder) or has_server(folder):
-            found = True
-            _tell_or_replace(folder, {"verb": "stop"}, deadline)
+    with _folder_may_vanish(folder):
+        if not (folder / KEEPER).exists():
+            return False
+        with starting(folder, deadline=deadline):
+            while has_keeper(folder) or has_server(folder):
+                found = True
+                _tell_or_replace(folder, {"verb": "stop"}, deadline)
     return found
 
 

@@ -45,7 +45,7 @@ class FileLock:
 
     def in_place(self) -> bool:
         """Return whether the path still names the locked file, and not a later one or none."""
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             return os.path.samestat(os.fstat(self.descriptor), self._path.stat())
         return False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -83,4 +82,4 @@ def write_record(folder: Path, record: ServerRecord) -> None:
     """
     draft = folder / f"{RECORD}.tmp"
     draft.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
-    os.replace(draft, folder / RECORD)
+    draft.replace(folder / RECORD)

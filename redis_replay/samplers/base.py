@@ -3,7 +3,7 @@
 Synchronous members do no I/O: readers answer from the newest reply that this process has seen,
 setters validate and act in this process at once and are written before the sampler's next awaited
 call does anything else (`flush`). Constructors do not touch the store; the policy is written into
-the run at the first awaited call (DECISIONS 17, 22, 23).
+the run at the first awaited call (D17, D22, D23).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class BaseSampler(abc.ABC):
     def set_dispatch_index(self, resume_from_trainer_version: int) -> None:
         """Seed the cursor of a run that never admitted: the next batch gets this index.
 
-        On a run that has admitted, the stored cursor stays; both numbers are logged (DECISIONS 21).
+        On a run that has admitted, the stored cursor stays; both numbers are logged (D21).
 
         Raises:
             ValueError: the version is negative.

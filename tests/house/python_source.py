@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import redis_replay
 
 PACKAGE = Path(redis_replay.__file__).parent
 ROOT = PACKAGE.parent
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -68,3 +70,9 @@ def module_of(imported: str) -> str | None:
 def is_public(name: str) -> bool:
     """Return whether a name is meant for others."""
     return not name.startswith("_")
+
+
+def findings(look: Callable[[Module], Iterable[T]]) -> dict[str, list[T]]:
+    """Return what was found in each module where anything was found."""
+    found = {str(module.path.relative_to(ROOT)): list(look(module)) for module in modules()}
+    return {path: listed for path, listed in found.items() if listed}

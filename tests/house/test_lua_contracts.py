@@ -16,7 +16,8 @@ from redis_replay._redis.refusals import REFUSALS
 from redis_replay._redis.scripts import ALL_SCRIPTS
 from redis_replay.audit import expected_entries
 from redis_replay.selection import Rule
-from redis_replay.types import GroupState
+from redis_replay.session import CALLS_IN_FLIGHT
+from redis_replay.types import MAX_GROUPS_PER_CALL, GroupState
 from tests.house.lua_globals import globals_of
 from tests.house.lua_source import (
     ALL_SOURCES,
@@ -193,6 +194,20 @@ def test_the_frame_knows_how_to_count_every_key_that_is_no_sorted_set() -> None:
     counted = re.findall(r"(\w+) = '(HLEN|XLEN)'", library("control").code)
     assert {"events"} == {noun for noun, command in counted if command == "XLEN"}
     assert set() == {noun for noun, _ in counted} - {key.value for key in Key}
+
+
+def test_numbers_that_stand_in_lua_and_in_python_are_equal() -> None:
+    [window] = re.findall(r"^local WINDOW = (\d+)$", library("session").text, re.MULTILINE)
+    [last] = re.findall(r"for number = 0, (\d+) do", verb("end_owner").text)
+    [most] = re.findall(r"^local MOST = (\d+)$", library("batch").text, re.MULTILINE)
+    assert [CALLS_IN_FLIGHT] * 2 == [int(window), int(last) + 1]
+    assert MAX_GROUPS_PER_CALL == int(most)
+
+
+@every_call
+def test_fields_that_are_lists_come_after_those_that_are_not(call: Call) -> None:
+    lists = [str(field.type).startswith("tuple") for field in fields(call)]
+    assert sorted(lists) == lists
 
 
 def test_the_selection_rules_are_the_functions_of_the_pick_library() -> None:

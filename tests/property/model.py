@@ -1,6 +1,6 @@
 """The buffer as a plain Python model: what every verb does, with no server and nothing to race.
 
-Written from SEMANTICS 2-4 and DECISIONS 1-13 and 17-22, not from the scripts. A refusal is the name
+Written from the decisions D1 to D13 and D17 to D22, not from the scripts. A refusal is the name
 of the error class that a caller must see. Attempts are told apart by tokens drawn from one counter;
 the numbers that a store draws need not be the same.
 """
@@ -113,20 +113,21 @@ class BufferModel(Ledger):
                 fence=fence,
                 holder=member.epoch,
             )
-        if answers is None:
-            self._answer_admissions(member, {place.target for place in places})
-        else:
-            self.admissions.pop(answers, None)
+        self._answer_admissions(member, {place.target for place in places}, admitted=answers)
         return fence
 
-    def _answer_admissions(self, member: Member, targets: set[int | None]) -> None:
-        """Stamped groups answer the open admission of their step, others the oldest one."""
+    def _answer_admissions(
+        self, member: Member, targets: set[int | None], *, admitted: int | None
+    ) -> None:
+        """Stamped groups answer the admission of their step, others the cut's own or the oldest."""
         own = [i for i, holder in self.admissions.items() if holder == (member.owner, member.epoch)]
         answered = {index for index in own if index in targets}
-        if None in targets and own:
+        if admitted is not None:
+            answered.add(admitted)
+        elif None in targets and own:
             answered.add(min(own))
         for index in answered:
-            del self.admissions[index]
+            self.admissions.pop(index, None)
 
     def take_tickets(self, member: Member, *, most: int, weight: int) -> list[Group]:
         self.require(member)

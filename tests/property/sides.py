@@ -44,6 +44,12 @@ class ModelSide:
         known = [group_id for name, group_id in self.fences if name == owner]
         return sorted(known, key=lambda group_id: (not self._is_current(owner, group_id), group_id))
 
+    def committable(self, owner: str) -> list[str]:
+        """Return the groups that an owner holds reserved."""
+        return [
+            group_id for group_id in self.remembered(owner) if self._is_current(owner, group_id)
+        ]
+
     def _is_current(self, owner: str, group_id: str) -> bool:
         group = self.model.groups.get(group_id)
         return (

@@ -172,9 +172,7 @@ class Cut(Verb):
                 if self.sets_loader:
                     cut.set_loader_state(b"position")
                 for wanted in plan["places"]:
-                    cut.reserve(
-                        wanted.weight, target_step=wanted.target, group_id=wanted.group_id
-                    )
+                    cut.reserve(wanted.weight, target_step=wanted.target, group_id=wanted.group_id)
                 if plan["rival"]:
                     rival, its_plan = plan["rival"]
                     await rival.on_store(side, its_plan)
@@ -213,7 +211,7 @@ class Commit(Verb):
 
     def plan(self, side: ModelSide) -> Any:
         known = side.remembered(self.owner)
-        group_id = known[self.nth] if self.nth < len(known) else NO_GROUP
+        group_id = known[self.nth % len(known)] if known else NO_GROUP
         group = side.model.groups.get(group_id)
         start = max(0, (group.start if group else 0) + self.newer)
         return {
@@ -253,7 +251,7 @@ class Abort(Verb):
 
     def plan(self, side: ModelSide) -> str:
         known = side.remembered(self.owner)
-        return known[self.nth] if self.nth < len(known) else NO_GROUP
+        return known[self.nth % len(known)] if known else NO_GROUP
 
     def on_model(self, side: ModelSide, plan: str) -> None:
         fence = side.fences.get((self.owner, plan), NEVER_DRAWN)

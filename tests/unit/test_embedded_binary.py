@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -120,7 +119,7 @@ def test_without_a_server_the_error_names_the_ways_to_get_one_and_what_was_passe
 
 def test_a_link_is_not_resolved_because_its_name_chooses_the_mode(path: Path) -> None:
     target = program(path / "redis-check-rdb", "Redis server v=7.0.15 sha=0")
-    os.symlink(target, path / "redis-server")
+    (path / "redis-server").symlink_to(target)
     assert path / "redis-server" == find_server().path
 
 

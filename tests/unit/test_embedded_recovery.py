@@ -198,13 +198,13 @@ def test_a_running_server_whose_record_is_gone_is_named_and_not_doubled(folder: 
 
 
 def test_no_socket_folder_is_left_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tempfile.mkdtemp(prefix="t-", dir="/tmp")
-    monkeypatch.setattr(tempfile, "tempdir", place)
-    monkeypatch.setenv("TMPDIR", place)
+    place = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setenv("TMPDIR", str(place))
     with open_embedded(folder):
-        assert 1 == len(os.listdir(place))
+        assert 1 == len(list(place.iterdir()))
     monkeypatch.setenv("REDIS_REPLAY_SERVER", "/bin/false")
     with pytest.raises(EmbeddedServerError):
         open_embedded(None)
-    assert [] == os.listdir(place)
-    os.rmdir(place)
+    assert [] == list(place.iterdir())
+    place.rmdir()

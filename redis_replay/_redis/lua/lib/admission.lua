@@ -1,7 +1,7 @@
 -- admission: the gate, the dispatch cursor, and admitted batches that have no reservation yet.
 --
 -- An advance without reservations is kept with its owner in `admissions`. When that owner is gone the
--- next admitter gets its index first, so no index is ever skipped (DECISIONS 19).
+-- next admitter gets its index first, so no index is ever skipped (D19).
 -- Keys: admissions
 -- Args: seen_version
 -- include: control
@@ -40,8 +40,9 @@ function admission.keep_open(number)
   redis.call('HSET', keys.admissions, text.whole(number), text.whole(args.epoch) .. ' ' .. args.owner)
 end
 
--- A reservation answers an open admission of its owner: the one of its target step, else the oldest.
-function admission.answer(targets)
+-- A reservation answers an open admission of its owner: the one of its target step; without a step the
+-- oldest, unless its cut has admitted an index of its own.
+function admission.answer(targets, admitted)
   local listed = redis.call('HGETALL', keys.admissions)
   local own, oldest = text.whole(args.epoch) .. ' ' .. args.owner, nil
   for at = 1, #listed, 2 do
@@ -51,5 +52,5 @@ function admission.answer(targets)
       if not oldest or number < oldest then oldest = number end
     end
   end
-  if targets[''] and oldest then redis.call('HDEL', keys.admissions, text.whole(oldest)) end
+  if targets[''] and oldest and not admitted then redis.call('HDEL', keys.admissions, text.whole(oldest)) end
 end

@@ -22,8 +22,8 @@ function reservation.check()
   end
 end
 
--- Writes the slots that `check` let pass. Returns the one fence they share.
-function reservation.write()
+-- Writes the slots that `check` let pass, for a cut those of its own admission. Returns the one fence they share.
+function reservation.write(admitted)
   local count = #args.group_ids
   local fence, order = control.draw('next_fence', 1), control.draw('next_order', count)
   local slots, prompts, targets = {}, {}, {}
@@ -39,6 +39,6 @@ function reservation.write()
   listing.add(slots)
   if #prompts > 0 then redis.call('HSET', keys.prompts, unpack(prompts)) end
   redis.call('HINCRBY', keys.counters, 'reserved_total', count)
-  if redis.call('HLEN', keys.admissions) > 0 then admission.answer(targets) end
+  if redis.call('HLEN', keys.admissions) > 0 then admission.answer(targets, admitted) end
   return fence
 end

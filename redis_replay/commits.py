@@ -1,0 +1,114 @@
+"""Commits of one session: the payload first, then the flip; one at a time for each group.
+
+What a refused commit has written is freed again. After an unknown outcome nothing is freed, since
+the flip may have been applied: repeating the commit tells (D7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+
+from redis_replay._redis.gateway import Payload
+from redis_replay._redis.keys import Key
+from redis_replay._redis.records import SlotRecord
+from redis_replay._redis.scripts import Commit
+from redis_replay.errors import ReplayError, StaleAttempt, StoreUnavailable, UnknownGroup
+from redis_replay.groups import payload_writes
+from redis_replay.payloads import EncodedGroup
+from redis_replay.session import Session, accept
+from redis_replay.types import Reservation
+
+
+@dataclass
+class Commits:
+    """The commits of one session.
+
+    Attributes:
+        held: Its reservations by group id; a committed or ended one is taken out.
+    """
+
+    session: Session
+    held: MutableMapping[str, Reservation]
+    _turns: dict[str, anyio.Lock] = field(default_factory=dict)
+
+    async def fence_of(self, group_id: str) -> int:
+        """Return the fence under which this session may commit or abort a group.
+
+        Raises:
+            UnknownGroup: it has no live slot.
+            StaleAttempt: another session, or nobody, holds its reservation.
+        """
+        held = self.held.get(group_id)
+        if held is not None:
+            return held.fence
+        slot = await self._slot(group_id)
+        if slot is None:
+            raise UnknownGroup(
+                f"group {group_id!r} has no live slot: it was never reserved, or was trained, "
+                "evicted, aborted or removed since",
+                group_id=group_id,
+            )
+        if slot.epoch != self.session.epoch and slot.payload_fence is None:
+            raise StaleAttempt(
+                f"group {group_id!r} is reserved by another session; pass the fence of your own "
+                "reservation",
+                group_id=group_id,
+            )
+        return slot.fence if slot.payload_fence is None else slot.payload_fence
+
+    async def run(self, call: Commit, encoded: EncodedGroup) -> None:
+        """Store and flip; what is stored of a group is never written again."""
+        held = self.held.get(call.group_id)
+        is_first = held and held.fence == call.fence and call.group_id not in self._turns
+        async with self._turns.setdefault(call.group_id, anyio.Lock()):
+            try:
+                if is_first or self._is_open(await self._slot(call.group_id), fence=call.fence):
+                    await self._store(call, encoded)
+                else:
+                    await self.session.call_now(call)
+            except UnknownGroup:
+                self._forget(call.group_id)
+                raise
+            self._forget(call.group_id)
+
+    def _is_open(self, slot: SlotRecord | None, *, fence: int) -> bool:
+        """Return whether this session may write a payload under the fence."""
+        if slot is None or slot.payload_fence is not None:
+            return False
+        return (slot.epoch, slot.fence) == (self.session.epoch, fence)
+
+    async def _store(self, call: Commit, encoded: EncodedGroup) -> None:
+        link = self.session.link
+        writes = payload_writes(
+            encoded,
+            link.gateway.keyspace,
+            call.group_id,
+            fence=call.fence,
+            chunk_bytes=link.chunk_bytes,
+        )
+        try:
+            reply = await self.session.run_numbered(call, writes=writes)
+            accept(reply)
+        except StoreUnavailable:
+            raise
+        except (ReplayError, ValueError):
+            await self._free(call, writes)
+            raise
+
+    async def _free(self, call: Commit, writes: Sequence[tuple[str, Payload]]) -> None:
+        """Free what a refused commit has written, unless an earlier try of it was applied."""
+        slot = await self._slot(call.group_id)
+        if slot is None or slot.payload_fence != call.fence:
+            await self.session.link.gateway.pipeline([("UNLINK", key) for key, _ in writes])
+
+    def _forget(self, group_id: str) -> None:
+        self.held.pop(group_id, None)
+        self._turns.pop(group_id, None)
+
+    async def _slot(self, group_id: str) -> SlotRecord | None:
+        gateway = self.session.link.gateway
+        [stored] = await gateway.pipeline([("HGET", gateway.keyspace.control(Key.SLOTS), group_id)])
+        return None if stored is None else SlotRecord.parse(group_id.encode(), stored)

@@ -1,0 +1,84 @@
+"""What tests see of a run's keys, and calls sent as scripts under numbers of the test's choice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from redis_replay._redis.frames import SessionScript, StoreScript
+from redis_replay._redis.keys import Key, Keyspace
+from redis_replay._redis.refusals import Refusal
+from redis_replay.session import Session
+from redis_replay.store import DEFAULT_PARTITION
+from tests.harness import Runs
+
+R = TypeVar("R")
+
+_READERS: dict[bytes, Callable[[Any, str], Any]] = {
+    b"hash": lambda client, key: client.hgetall(key),
+    b"zset": lambda client, key: client.zrange(key, 0, -1, withscores=True),
+    b"string": lambda client, key: client.get(key),
+    b"stream": lambda client, key: client.xrange(key),
+}
+
+
+def control_key(runs: Runs, key: Key, *, partition: str = DEFAULT_PARTITION) -> str:
+    """Return the full name of a control key of the test's run."""
+    return Keyspace(runs.name, partition).control(key)
+
+
+async def snapshot(runs: Runs) -> dict[str, Any]:
+    """Return the content of every key of the test's run, heartbeat counts left out."""
+    content: dict[str, Any] = {}
+    for key in await runs.keys():
+        kind = await runs.client.type(key)
+        content[key] = await _READERS[kind](runs.client, key)
+        if kind == b"hash" and key.endswith(f":{Key.OWNERS}"):
+            content[key] = {name: _beatless(record) for name, record in content[key].items()}
+    return content
+
+
+def _beatless(record: bytes) -> list[bytes]:
+    epoch, _, *others = record.split(b" ")
+    return [epoch, *others]
+
+
+@asynccontextmanager
+async def nothing_changed(runs: Runs) -> AsyncIterator[None]:
+    """Fail if a key of the test's run is another after the block than before it."""
+    before = await snapshot(runs)
+    yield
+    assert before == await snapshot(runs)
+
+
+async def attached(*places: Any) -> None:
+    """Attach the sessions of stores, so that a refused call is the first thing they may change."""
+    for place in places:
+        await place.buffer.session.attach()
+
+
+async def collected(*stores: Any) -> None:
+    """Wait until the stores' background work, the collection of payload included, is done."""
+    await anyio.lowlevel.checkpoint()  # work that was just started begins
+    for store in stores:
+        await store.buffer.session.link.tasks.idle()
+
+
+async def send(
+    session: Session, call: SessionScript[R], *, number: int, digest: str = "digest"
+) -> R | Refusal:
+    """Send a session's call under a number and digest of the test's choice."""
+    await session.attach()
+    link = session.link
+    frame = (*link.run.frame, session.owner, session.epoch, number, digest)
+    return await link.gateway.call(call, frame)
+
+
+async def send_plain(session: Session, call: StoreScript[R]) -> R | Refusal:
+    """Send a call about the run."""
+    await session.attach()
+    return await session.link.gateway.call(call, session.link.run.frame)
