@@ -22,8 +22,9 @@ from redis_replay._redis.scripts import Abort, Commit, Evict, Promote, Remove, R
 from redis_replay.admission import Admission
 from redis_replay.claims import Claims, distinct_ids
 from redis_replay.codec import Value
+from redis_replay.dynamic_sampling import PromptGroupRecord, rewards_carry_no_signal
 from redis_replay.errors import BufferFull, StaleAttempt, UnknownGroup
-from redis_replay.groups import batch_meta, pack_record, read_records
+from redis_replay.groups import as_rows, batch_meta, pack_record, read_records
 from redis_replay.meta import KVBatchMeta
 from redis_replay.payloads import EncodedGroup, chunk_offsets, encode_group
 from redis_replay.reservations import (
@@ -32,6 +33,7 @@ from redis_replay.reservations import (
     validate_group_id,
     with_fence,
 )
+from redis_replay.rewards import sum_of_rewards
 from redis_replay.selection import Eviction, Selection, validate_version
 from redis_replay.session import Session
 from redis_replay.stats import read_slots, read_stats
@@ -81,6 +83,7 @@ class RedisReplayBuffer:
         target_step: int | None = None,
         group_id: str | None = None,
         prompt_ref: bytes | None = None,
+        replacement_index: int = 0,
     ) -> Reservation:
         """Give a new group a place in the buffer.
 
@@ -93,6 +96,8 @@ class RedisReplayBuffer:
             group_id: Non-empty id of at most 1,024 UTF-8 bytes; a fresh one by default.
             prompt_ref: Opaque reference from which the prompt can be dispatched again, at most 64
                 KiB.
+            replacement_index: 0 for a first attempt; 1 and more for the replacement of a dropped
+                group or the repayment of a borrowed one, which its step is credited with.
 
         Raises:
             BufferFull: no place, by groups or by bytes; the error names both numbers.
@@ -100,7 +105,11 @@ class RedisReplayBuffer:
             ValueError: a version, step or id outside its limits.
         """
         draft = draft_reservation(
-            weight_version, target_step=target_step, group_id=group_id, prompt_ref=prompt_ref
+            weight_version,
+            target_step=target_step,
+            group_id=group_id,
+            prompt_ref=prompt_ref,
+            replacement_index=replacement_index,
         )
         await self.session.attach()
         return await self.session.link.tasks.finish(
@@ -114,6 +123,7 @@ class RedisReplayBuffer:
         target_step: int | None = None,
         group_id: str | None = None,
         prompt_ref: bytes | None = None,
+        replacement_index: int = 0,
     ) -> Reservation:
         """Wait until there is a place, then `reserve`. Cancelled, it holds nothing.
 
@@ -122,7 +132,11 @@ class RedisReplayBuffer:
             DuplicateGroup, ValueError: as `reserve`.
         """
         draft = draft_reservation(
-            weight_version, target_step=target_step, group_id=group_id, prompt_ref=prompt_ref
+            weight_version,
+            target_step=target_step,
+            group_id=group_id,
+            prompt_ref=prompt_ref,
+            replacement_index=replacement_index,
         )
         wakeups = self.session.link.wakeups
         while True:
@@ -137,7 +151,13 @@ class RedisReplayBuffer:
 
     async def _reserve(self, draft: Reservation) -> Reservation:
         columns = as_columns([draft])
-        call = Reserve(columns.group_ids, columns.weights, columns.targets, columns.prompt_refs)
+        call = Reserve(
+            columns.group_ids,
+            columns.weights,
+            columns.targets,
+            columns.prompt_refs,
+            columns.replacements,
+        )
         return self.hold(with_fence(draft, await self.session.call_now(call)))
 
     async def _give_up(self, reservation: Reservation) -> None:
@@ -154,13 +174,14 @@ class RedisReplayBuffer:
     async def commit(
         self,
         group_id: str,
-        rows: Rows,
+        record_or_rows: Rows | PromptGroupRecord,
         *,
         start_weight_version: int,
         end_weight_version: int,
         fence: int | None = None,
         tags: Sequence[Mapping[str, Any]] | None = None,
         rollout_metrics: Mapping[str, Any] | None = None,
+        zero_variance: bool | None = None,
     ) -> None:
         """Store a finished group and make it ready. Never waits for a place: it has one.
 
@@ -170,13 +191,16 @@ class RedisReplayBuffer:
 
         Args:
             group_id: A group that this session reserved (or took as a ticket).
-            rows: One mapping of field to value per sample, as many as the run's group size.
+            record_or_rows: One mapping of field to value per sample, as many as the run's group
+                size; or the record of a group (`rows_of_record`).
             start_weight_version: Version the rollout began with: the reserved one, or for a
                 redispatched group a larger one.
             end_weight_version: Version it ended with.
             fence: The reservation's fence, when it was made through another object.
             tags: One dictionary of small facts per sample.
             rollout_metrics: Metrics of the rollout, kept with the group.
+            zero_variance: Whether the tally counts the group as one without signal; by default as
+                `rewards_carry_no_signal` says of all its rewards.
 
         Raises:
             UnknownGroup: no live slot; nothing is left behind.
@@ -190,11 +214,8 @@ class RedisReplayBuffer:
         validate_group_id(group_id)
         validate_version("start_weight_version", start_weight_version)
         validate_version("end_weight_version", end_weight_version, least=start_weight_version)
-        size = self.session.link.run.settings.group_size
-        if len(rows) != size:
-            raise ValueError(
-                f"group {group_id!r}: expected {size} rows (the run's group size), got {len(rows)}"
-            )
+        rows, metrics = as_rows(record_or_rows)
+        self.require_group_size(group_id, len(rows))
         if tags is not None and len(tags) != len(rows):
             raise ValueError(f"group {group_id!r}: {len(tags)} tags for {len(rows)} rows")
         encoded = encode_group(group_id, rows)
@@ -202,11 +223,11 @@ class RedisReplayBuffer:
             encoded,
             chunk_bytes=self.session.link.chunk_bytes,
             tags=tags if tags is not None else [{} for _ in rows],
-            rollout_metrics=rollout_metrics or {},
+            rollout_metrics=metrics if rollout_metrics is None else rollout_metrics,
         )
         await self.session.attach()
         if fence is None:
-            fence = await self._fence_of(group_id)
+            fence = await self.fence_of(group_id)
         call = Commit(
             group_id=group_id,
             fence=fence,
@@ -214,10 +235,29 @@ class RedisReplayBuffer:
             finish=end_weight_version,
             payload_bytes=encoded.payload_bytes,
             blob=blob,
+            samples=len(encoded.rewards or ()),
+            reward_sum=repr(sum_of_rewards(encoded.rewards or ())),
+            zero_variance=int(
+                rewards_carry_no_signal(encoded.rewards or ())
+                if zero_variance is None
+                else zero_variance
+            ),
         )
         await self.session.link.tasks.finish(partial(self._commit, call, encoded))
 
-    async def _fence_of(self, group_id: str) -> int:
+    def require_group_size(self, group_id: str, rows: int) -> None:
+        """Refuse a group of another size than the run's.
+
+        Raises:
+            ValueError: naming the group and both sizes.
+        """
+        size = self.session.link.run.settings.group_size
+        if rows != size:
+            raise ValueError(
+                f"group {group_id!r}: expected {size} rows (the run's group size), got {rows}"
+            )
+
+    async def fence_of(self, group_id: str) -> int:
         """Return the fence under which this session may commit a group."""
         held = self.reservations.get(group_id)
         if held is not None:
@@ -285,7 +325,7 @@ class RedisReplayBuffer:
             StaleAttempt: another attempt owns it.
         """
         await self.session.attach()
-        known = fence if fence is not None else await self._fence_of(group_id)
+        known = fence if fence is not None else await self.fence_of(group_id)
         await self.session.call(Abort(group_id, known, reason))
         self.reservations.pop(group_id, None)
         await self.session.link.collect()

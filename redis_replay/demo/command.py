@@ -108,9 +108,7 @@ def _check(options: DemoOptions) -> None:
         raise ConfigurationError(f"--seed must be in 0..{MAX_SEED - 1}")
 
 
-def _run(
-    options: DemoOptions, run: str, place: _Place, console: Console, begun: float
-) -> Outcome:
+def _run(options: DemoOptions, run: str, place: _Place, console: Console, begun: float) -> Outcome:
     steps = DEFAULT_STEPS if options.steps is None else options.steps
     orders = WorkerOrders(
         url=place.url,
@@ -159,7 +157,9 @@ def _held_out_reward(policy: Policy) -> float:
 def _place(options: DemoOptions, run: str, console: Console) -> Iterator[_Place]:
     """Set up the folder and the server; leave no process, and no folder nobody asked for."""
     kept = options.directory
-    folder = Path(tempfile.mkdtemp(prefix="redis-replay-demo-")) if kept is None else kept.absolute()
+    folder = (
+        Path(tempfile.mkdtemp(prefix="redis-replay-demo-")) if kept is None else kept.absolute()
+    )
     default = folder / run / "demo.png"
     if kept is None:
         default = Path(tempfile.gettempdir()) / f"redis-replay-{run}.png"
@@ -189,7 +189,9 @@ def _is_temporary(url: str) -> bool:
 
 def _say_what_stays(console: Console, run: str, place: _Place) -> None:
     if place.lease is None:
-        console.print(f"The run {run} stays on your server: redis-replay status --url ... --run {run}")
+        console.print(
+            f"The run {run} stays on your server: redis-replay status --url ... --run {run}"
+        )
     elif place.is_kept:
         url = f"embedded://{place.lease.directory}"
         console.print(f"Logs and models: {place.folder}")

@@ -198,4 +198,3 @@ class Supervisor:
                 return Inventory(await store.stats(), await store.audit())
         finally:
             witness.close()
-

@@ -24,7 +24,6 @@ from redis_replay.demo.calls import Call, History, Observation
 from redis_replay.demo.witness import Line, group_ids
 from redis_replay.types import GroupState
 
-
 _COMMITTED: Final = (GroupState.READY, GroupState.CLAIMED, GroupState.QUARANTINED)
 
 
@@ -176,7 +175,9 @@ class _Judgement:
                 self.ends[group_id][End.TRAINED] += 1
             said = call.found("trained")
             if said is not None and sorted(said) != sorted(call.groups):
-                self.findings.append(f"other groups than its batch were trained by {call.describe()}")
+                self.findings.append(
+                    f"other groups than its batch were trained by {call.describe()}"
+                )
             yield call
 
     def _aborts(self) -> None:

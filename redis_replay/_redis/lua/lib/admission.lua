@@ -52,4 +52,5 @@ function admission.answer(targets)
     end
   end
   if targets[''] and oldest then redis.call('HDEL', keys.admissions, text.whole(oldest)) end
+  return targets[''] and oldest
 end
