@@ -439,6 +439,26 @@ class RedisReplayBuffer:
         """Return live counts and totals, read in one instant."""
         return await read_stats(self.session.link.gateway)
 
+    async def rewards(self, group_ids: Sequence[str]) -> list[tuple[float, ...] | None]:
+        """Return the rewards of groups in the order given, one per sample. A pure read.
+
+        ``None`` stands for a group whose rows have no reward, and for one that is not committed (any
+        more): a custom sampler looks at what it saw, and its claim decides.
+        """
+        gateway = self.session.link.gateway
+        if not group_ids:
+            return []
+        [stored] = await gateway.pipeline(
+            [("HMGET", gateway.keyspace.control(Key.SLOTS), *group_ids)]
+        )
+        fences = [
+            SlotRecord.parse(group_id.encode(), text).payload_fence if text is not None else None
+            for group_id, text in zip(group_ids, stored, strict=True)
+        ]
+        known = [(g, f) for g, f in zip(group_ids, fences, strict=True) if f is not None]
+        found = {record.group_id: record.rewards for record in await read_records(gateway, known)}
+        return [found.get(group_id) for group_id in group_ids]
+
     async def slots(self) -> list[SlotView]:
         """Return a view of every live slot in buffer order, read in one instant."""
         return await read_slots(self.session.link.gateway)
