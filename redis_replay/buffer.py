@@ -18,9 +18,10 @@ from redis_replay._redis.scripts import Abort, Commit, Evict, Promote, Remove, R
 from redis_replay.admission import Admission
 from redis_replay.claims import Claims, distinct_ids
 from redis_replay.codec import Value
-from redis_replay.commits import Commits
+from redis_replay.commits import Commits, require_group_size
+from redis_replay.dynamic_sampling import PromptGroupRecord, rewards_carry_no_signal
 from redis_replay.errors import BufferFull, UnknownGroup
-from redis_replay.groups import batch_meta, pack_record, read_records
+from redis_replay.groups import as_rows, batch_meta, pack_record, read_records
 from redis_replay.meta import KVBatchMeta
 from redis_replay.payloads import encode_group
 from redis_replay.reservations import (
@@ -29,9 +30,10 @@ from redis_replay.reservations import (
     validate_group_id,
     with_fence,
 )
+from redis_replay.rewards import sum_of_rewards
 from redis_replay.selection import Eviction, Selection, validate_version
 from redis_replay.session import Session
-from redis_replay.stats import read_slots, read_stats
+from redis_replay.stats import read_rewards, read_slots, read_stats
 from redis_replay.types import BufferStats, Reservation, SlotView
 
 _RECHECK_SECONDS: Final = 1.0
@@ -58,12 +60,12 @@ class RedisReplayBuffer:
     admission: Admission = field(init=False)
     undelivered: list[Reservation] = field(default_factory=list)
     reservations: dict[str, Reservation] = field(default_factory=dict)
-    _commits: Commits = field(init=False)
+    commits: Commits = field(init=False)
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.session)
         self.admission = Admission(self.session)
-        self._commits = Commits(self.session, self.reservations)
+        self.commits = Commits(self.session, self.reservations)
 
     @property
     def partition_id(self) -> str:
@@ -77,6 +79,7 @@ class RedisReplayBuffer:
         target_step: int | None = None,
         group_id: str | None = None,
         prompt_ref: bytes | None = None,
+        replacement_index: int = 0,
     ) -> Reservation:
         """Give a new group a place in the buffer.
 
@@ -89,6 +92,8 @@ class RedisReplayBuffer:
             group_id: Non-empty id of at most 1,024 UTF-8 bytes; a fresh one by default.
             prompt_ref: Opaque reference from which the prompt can be dispatched again, at most 64
                 KiB.
+            replacement_index: 0 for a first attempt; 1 and more for the replacement of a dropped
+                group or the repayment of a borrowed one, which its step is credited with.
 
         Raises:
             BufferFull: no place, by groups or by bytes; the error names both numbers.
@@ -96,7 +101,11 @@ class RedisReplayBuffer:
             ValueError: a version, step or id outside its limits.
         """
         draft = draft_reservation(
-            weight_version, target_step=target_step, group_id=group_id, prompt_ref=prompt_ref
+            weight_version,
+            target_step=target_step,
+            group_id=group_id,
+            prompt_ref=prompt_ref,
+            replacement_index=replacement_index,
         )
         await self.session.attach()
         return await self.session.link.tasks.finish(
@@ -110,6 +119,7 @@ class RedisReplayBuffer:
         target_step: int | None = None,
         group_id: str | None = None,
         prompt_ref: bytes | None = None,
+        replacement_index: int = 0,
     ) -> Reservation:
         """Wait until there is a place, then `reserve`. Cancelled, it holds nothing.
 
@@ -118,7 +128,11 @@ class RedisReplayBuffer:
             DuplicateGroup, ValueError: as `reserve`.
         """
         draft = draft_reservation(
-            weight_version, target_step=target_step, group_id=group_id, prompt_ref=prompt_ref
+            weight_version,
+            target_step=target_step,
+            group_id=group_id,
+            prompt_ref=prompt_ref,
+            replacement_index=replacement_index,
         )
         wakeups = self.session.link.wakeups
         while True:
@@ -133,7 +147,13 @@ class RedisReplayBuffer:
 
     async def _reserve(self, draft: Reservation) -> Reservation:
         columns = as_columns([draft])
-        call = Reserve(columns.group_ids, columns.weights, columns.targets, columns.prompt_refs)
+        call = Reserve(
+            columns.group_ids,
+            columns.weights,
+            columns.targets,
+            columns.prompt_refs,
+            columns.replacements,
+        )
         return self.hold(with_fence(draft, await self.session.call_now(call)))
 
     async def _give_up(self, reservation: Reservation) -> None:
@@ -150,13 +170,14 @@ class RedisReplayBuffer:
     async def commit(
         self,
         group_id: str,
-        rows: Rows,
+        record_or_rows: Rows | PromptGroupRecord,
         *,
         start_weight_version: int,
         end_weight_version: int,
         fence: int | None = None,
         tags: Sequence[Mapping[str, Any]] | None = None,
         rollout_metrics: Mapping[str, Any] | None = None,
+        zero_variance: bool | None = None,
     ) -> None:
         """Store a finished group and make it ready. Never waits for a place: it has one.
 
@@ -166,13 +187,16 @@ class RedisReplayBuffer:
 
         Args:
             group_id: A group that this session reserved (or took as a ticket).
-            rows: One mapping of field to value per sample, as many as the run's group size.
+            record_or_rows: One mapping of field to value per sample, as many as the run's group
+                size; or the record of a group (`rows_of_record`).
             start_weight_version: Version the rollout began with: the reserved one, or for a
                 redispatched group a larger one.
             end_weight_version: Version it ended with.
             fence: The reservation's fence, when it was made through another object.
             tags: One dictionary of small facts per sample.
             rollout_metrics: Metrics of the rollout, kept with the group.
+            zero_variance: Whether the tally counts the group as one without signal; by default as
+                `rewards_carry_no_signal` says of all its rewards.
 
         Raises:
             UnknownGroup: no live slot; nothing is left behind.
@@ -186,11 +210,8 @@ class RedisReplayBuffer:
         validate_group_id(group_id)
         validate_version("start_weight_version", start_weight_version)
         validate_version("end_weight_version", end_weight_version, least=start_weight_version)
-        size = self.session.link.run.settings.group_size
-        if len(rows) != size:
-            raise ValueError(
-                f"group {group_id!r}: expected {size} rows (the run's group size), got {len(rows)}"
-            )
+        rows, metrics = as_rows(record_or_rows)
+        require_group_size(self.session, group_id, len(rows))
         if tags is not None and len(tags) != len(rows):
             raise ValueError(f"group {group_id!r}: {len(tags)} tags for {len(rows)} rows")
         encoded = encode_group(group_id, rows)
@@ -198,11 +219,11 @@ class RedisReplayBuffer:
             encoded,
             chunk_bytes=self.session.link.chunk_bytes,
             tags=tags if tags is not None else [{} for _ in rows],
-            rollout_metrics=rollout_metrics or {},
+            rollout_metrics=metrics if rollout_metrics is None else rollout_metrics,
         )
         await self.session.attach()
         if fence is None:
-            fence = await self._commits.fence_of(group_id)
+            fence = await self.commits.fence_of(group_id)
         call = Commit(
             group_id=group_id,
             fence=fence,
@@ -210,8 +231,15 @@ class RedisReplayBuffer:
             finish=end_weight_version,
             payload_bytes=encoded.payload_bytes,
             blob=blob,
+            samples=len(encoded.rewards or ()),
+            reward_sum=repr(sum_of_rewards(encoded.rewards or ())),
+            zero_variance=int(
+                rewards_carry_no_signal(encoded.rewards or ())
+                if zero_variance is None
+                else zero_variance
+            ),
         )
-        await self.session.link.tasks.finish(partial(self._commits.run, call, encoded))
+        await self.session.link.tasks.finish(partial(self.commits.run, call, encoded))
 
     async def abort(
         self, group_id: str, *, fence: int | None = None, reason: str = "aborted"
@@ -226,7 +254,7 @@ class RedisReplayBuffer:
             StaleAttempt: another attempt owns it.
         """
         await self.session.attach()
-        known = fence if fence is not None else await self._commits.fence_of(group_id)
+        known = fence if fence is not None else await self.commits.fence_of(group_id)
         await self.session.call(Abort(group_id, known, reason))
         self.reservations.pop(group_id, None)
         await self.session.link.collect()
@@ -339,6 +367,14 @@ class RedisReplayBuffer:
     async def stats(self) -> BufferStats:
         """Return live counts and totals, read in one instant."""
         return await read_stats(self.session.link.gateway)
+
+    async def rewards(self, group_ids: Sequence[str]) -> list[tuple[float, ...] | None]:
+        """Return the rewards of groups in the order given, one per sample. A pure read.
+
+        ``None`` stands for a group whose rows have no reward, and for one that is not committed (any
+        more): a custom sampler looks at what it saw, and its claim decides.
+        """
+        return await read_rewards(self.session.link.gateway, group_ids)
 
     async def slots(self) -> list[SlotView]:
         """Return a view of every live slot in buffer order, read in one instant."""

@@ -22,6 +22,19 @@ from redis_replay.session import Session, accept
 from redis_replay.types import Reservation
 
 
+def require_group_size(session: Session, group_id: str, rows: int) -> None:
+    """Refuse a group of another size than the run's.
+
+    Raises:
+        ValueError: naming the group and both sizes.
+    """
+    size = session.link.run.settings.group_size
+    if rows != size:
+        raise ValueError(
+            f"group {group_id!r}: expected {size} rows (the run's group size), got {rows}"
+        )
+
+
 @dataclass
 class Commits:
     """The commits of one session.

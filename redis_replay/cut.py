@@ -106,6 +106,7 @@ class DataPlaneMutationCut:
         target_step: int | None = None,
         group_id: str | None = None,
         prompt_ref: bytes | None = None,
+        replacement_index: int = 0,
     ) -> str:
         """Record a reservation and return its group id; arguments as `RedisReplayBuffer.reserve`.
 
@@ -116,7 +117,11 @@ class DataPlaneMutationCut:
         """
         self.require_live()
         draft = draft_reservation(
-            weight_version, target_step=target_step, group_id=group_id, prompt_ref=prompt_ref
+            weight_version,
+            target_step=target_step,
+            group_id=group_id,
+            prompt_ref=prompt_ref,
+            replacement_index=replacement_index,
         )
         if any(other.group_id == draft.group_id for other in self._drafts):
             raise DuplicateGroup(
@@ -157,6 +162,7 @@ class DataPlaneMutationCut:
             weights=columns.weights,
             targets=columns.targets,
             prompt_refs=columns.prompt_refs,
+            replacements=columns.replacements,
         )
         session = self._buffer.session
         await session.attach()

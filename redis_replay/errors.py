@@ -36,7 +36,8 @@
     │   ├── ClaimMismatch               the named claims are not exactly those of this step
     │   ├── StepMismatch                the store's trainer version is another one
     │   ├── UnacknowledgedRanks         not all ranks have acknowledged the batch
-    │   └── TooManyClaims               more groups than one step may hold
+    │   ├── TooManyClaims               more groups than one step may hold
+    │   └── StepStarved                 the step lost groups that will never come
     ├── CallConflict                    a call number was used twice or is too old
     └── CutExpired                      the mutation cut is no longer active (also RuntimeError)
 
@@ -226,6 +227,18 @@ class UnacknowledgedRanks(ClaimError):
 
 class TooManyClaims(ClaimError):
     """A step would hold more groups than one script may settle. Commit or requeue first."""
+
+
+class StepStarved(ClaimError):
+    """A step cannot have enough groups any more, or did not have them in time. ``target`` has all
+    numbers.
+
+    Lower ``min_batch_fraction``, reserve replacements, or close the step with ``skip_step``.
+    """
+
+    def __init__(self, message: str, *, target: object) -> None:
+        super().__init__(message)
+        self.target = target
 
 
 class CallConflict(ReplayError):

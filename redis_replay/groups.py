@@ -19,6 +19,7 @@ from redis_replay._redis.keys import Key, Keyspace, group_field
 from redis_replay._redis.records import SlotRecord
 from redis_replay.codec import Value, decode_value, encode_value
 from redis_replay.directory import Directory
+from redis_replay.dynamic_sampling import PromptGroupRecord
 from redis_replay.errors import PayloadCorrupted, PayloadMissing
 from redis_replay.meta import KVBatchMeta
 from redis_replay.payloads import EncodedGroup, chunk_offsets
@@ -228,3 +229,26 @@ def batch_meta(
         extra_info=extra,
         tags=tags,
     )
+
+
+def rows_of_record(record: PromptGroupRecord) -> list[dict[str, Value]]:
+    """Return completions as rows: message_log, env_extras, truncated, reward, prompt_idx."""
+    return [
+        {
+            "message_log": [dict(message) for message in completion.message_log],
+            "env_extras": None if completion.env_extras is None else dict(completion.env_extras),
+            "truncated": completion.truncated,
+            "reward": cast(Value, completion.reward),
+            "prompt_idx": record.prompt_idx,
+        }
+        for completion in record.completions
+    ]
+
+
+def as_rows(
+    record_or_rows: Sequence[Mapping[str, Value]] | PromptGroupRecord,
+) -> tuple[Sequence[Mapping[str, Value]], Mapping[str, Any]]:
+    """Return the rows of a group and its rollout metrics, from either form."""
+    if isinstance(record_or_rows, PromptGroupRecord):
+        return rows_of_record(record_or_rows), record_or_rows.rollout_metrics
+    return record_or_rows, {}

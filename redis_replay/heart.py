@@ -101,8 +101,9 @@ class Heart:
     async def _beat(self, gateway: Gateway, pulse: Pulse, watch: SilenceWatch) -> None:
         reply = await gateway.call(Heartbeat(pulse.owner, pulse.epoch), self.frame)
         if isinstance(reply, Refusal):
-            pulse.lost = reply.code == "FENCED"  # else the run itself is gone or another one
-            _LOG.warning("session %r cannot beat: %s", pulse.owner, reply.error)
+            if pulse in self._current():  # else it was detached while this beat was under way
+                pulse.lost = reply.code == "FENCED"  # else the run itself is gone or another one
+                _LOG.warning("session %r cannot beat: %s", pulse.owner, reply.error)
             return
         owners = {name: OwnerRecord.parse(record) for name, record in reply[0].items()}
         own = {known.owner for known in self._current()}

@@ -22,6 +22,7 @@ class ReservationColumns:
     weights: tuple[int, ...]
     targets: tuple[str, ...]
     prompt_refs: tuple[bytes, ...]
+    replacements: tuple[int, ...]
 
 
 def draft_reservation(
@@ -30,6 +31,7 @@ def draft_reservation(
     target_step: int | None,
     group_id: str | None,
     prompt_ref: bytes | None,
+    replacement_index: int = 0,
 ) -> Reservation:
     """Check what a reservation is made of; nothing is sent.
 
@@ -38,6 +40,7 @@ def draft_reservation(
         TypeError: a value of the wrong type.
     """
     validate_version("weight_version", weight_version)
+    validate_version("replacement_index", replacement_index)
     if target_step is not None:
         validate_version("target_step", target_step)
     if group_id is None:
@@ -51,7 +54,9 @@ def draft_reservation(
                 f"prompt_ref of group {group_id!r} has {len(prompt_ref)} bytes; at most "
                 f"{MAX_PROMPT_REF_BYTES} are kept. Store a reference, not the prompt."
             )
-    return Reservation(group_id, NO_FENCE, weight_version, target_step, 1, prompt_ref)
+    return Reservation(
+        group_id, NO_FENCE, weight_version, target_step, 1, prompt_ref, replacement_index
+    )
 
 
 def validate_group_id(group_id: str) -> None:
@@ -83,6 +88,7 @@ def as_columns(drafts: Sequence[Reservation]) -> ReservationColumns:
         weights=tuple(draft.weight_version for draft in drafts),
         targets=tuple("" if d.target_step is None else str(d.target_step) for d in drafts),
         prompt_refs=tuple(b"" if d.prompt_ref is None else b"=" + d.prompt_ref for d in drafts),
+        replacements=tuple(draft.replacement_index for draft in drafts),
     )
 
 

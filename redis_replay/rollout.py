@@ -9,6 +9,7 @@ from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.scripts import TakeTickets
 from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.cut import DataPlaneMutationCut
+from redis_replay.filtering import DynamicSampling, GroupFilter
 from redis_replay.samples import SamplePlane
 from redis_replay.selection import validate_version
 from redis_replay.session import Session
@@ -52,6 +53,14 @@ class RolloutSession:
         """Return a mutation cut whose reservations belong to this session."""
         return DataPlaneMutationCut(self.buffer)
 
+    def filter(self, settings: DynamicSampling | None = None) -> GroupFilter:
+        """Return commits under dynamic sampling; `GroupFilter`.
+
+        Raises:
+            ConfigurationError: the run's group size is 1.
+        """
+        return GroupFilter(self.buffer, settings or DynamicSampling())
+
     async def take_tickets(self, *, max_tickets: int, weight_version: int) -> list[Reservation]:
         """Take redispatch tickets: reserved groups whose holder is gone, in buffer order.
 
@@ -91,6 +100,7 @@ class RolloutSession:
                     target_step=slot.target,
                     attempt=slot.attempt,
                     prompt_ref=prompt,
+                    replacement_index=slot.replacement,
                 )
             )
             for slot, prompt in zip(slots, prompts, strict=True)

@@ -128,8 +128,8 @@ class Session:
                     await self.link.tasks.finish(self._attach)
         if self.pulse is not None and self.pulse.lost:
             raise StaleOwner(
-                f"session {self.owner!r} has ended: it was silent for "
-                f"{self.lease_seconds}s, or was replaced under its name. Its groups were given back; attach again."
+                f"session {self.owner!r} has ended: it was silent for {self.lease_seconds}s, or was "
+                "replaced under its name. Its groups were given back; attach again."
             )
 
     async def _attach(self) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import OwnerRecord, SlotRecord
 from redis_replay.errors import StoreMissing
+from redis_replay.groups import read_records
 from redis_replay.types import BufferStats, SlotView
 
 _STATES: Final = (Key.RESERVED, Key.READY, Key.CLAIMED, Key.QUARANTINED)
@@ -66,6 +67,22 @@ async def read_slots(gateway: Gateway) -> list[SlotView]:
     names = {OwnerRecord.parse(r).epoch: name.decode() for name, r in owners.items()}
     found = [SlotRecord.parse(group_id, record) for group_id, record in stored.items()]
     return [slot.view(names) for slot in sorted(found, key=lambda slot: slot.order)]
+
+
+async def read_rewards(
+    gateway: Gateway, group_ids: Sequence[str]
+) -> list[tuple[float, ...] | None]:
+    """Return the rewards of groups in the order given, ``None`` where there are none. A pure read."""
+    if not group_ids:
+        return []
+    [stored] = await gateway.pipeline([("HMGET", gateway.keyspace.control(Key.SLOTS), *group_ids)])
+    known: list[tuple[str, int]] = []
+    for group_id, text in zip(group_ids, stored, strict=True):
+        fence = SlotRecord.parse(group_id.encode(), text).payload_fence if text else None
+        if fence is not None:
+            known.append((group_id, fence))
+    found = {record.group_id: record.rewards for record in await read_records(gateway, known)}
+    return [found.get(group_id) for group_id in group_ids]
 
 
 def _numbers(stored: Mapping[bytes, bytes]) -> dict[str, int]:

@@ -27,6 +27,7 @@ from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.collector import Collector
 from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.errors import ConfigurationError, StoreClosed
+from redis_replay.filtering import DynamicSampling, GroupFilter
 from redis_replay.groups import CHUNK_BYTES
 from redis_replay.heart import Heart
 from redis_replay.rollout import RolloutSession
@@ -42,8 +43,10 @@ from redis_replay.session import (
     anonymous_owner,
 )
 from redis_replay.stats import read_stats
+from redis_replay.step_target import StepTarget, read_step_target
+from redis_replay.tally import drain_stored_metrics
 from redis_replay.tasks import FinishingTasks
-from redis_replay.trainer import TrainerRank, TrainerSession
+from redis_replay.trainer import OnDropped, TrainerRank, TrainerSession
 from redis_replay.types import BufferStats
 
 DEFAULT_PARTITION: Final = "rollout_data"
@@ -222,7 +225,7 @@ class ReplayStore:
         await self.close()
 
     async def close(self) -> None:
-        """Wake all waiters, give back what the sessions hold, finish calls under way. Repeatable."""
+        """Wake waiters, give back what the sessions hold, finish calls under way. Repeatable."""
         link = self._link
         if link is None or link.closed:
             return
@@ -243,6 +246,8 @@ class ReplayStore:
         world: int = 1,
         lease_seconds: float = TRAINER_LEASE_SECONDS,
         planned_takeover: bool = False,
+        on_dropped: OnDropped = "shrink",
+        min_batch_fraction: float = 1.0,
     ) -> TrainerSession:
         """Return a trainer session: ``async with store.trainer(owner="job-7") as trainer``.
 
@@ -260,7 +265,7 @@ class ReplayStore:
             raise ValueError(f"world must be at least 1, got {world}")
         session = self._session(owner, "trainer", lease_seconds)
         session.world, session.planned_takeover = world, planned_takeover
-        return TrainerSession(session)
+        return TrainerSession(session, on_dropped=on_dropped, min_batch_fraction=min_batch_fraction)
 
     def trainer_rank(self, *, owner: str, epoch: int, rank: int) -> TrainerRank:
         """Return a rank of a trainer group, joined with the owner and epoch that its leader
@@ -315,6 +320,20 @@ class ReplayStore:
     async def stats(self) -> BufferStats:
         """Return live counts and totals, read in one instant."""
         return await read_stats(self._opened().gateway)
+
+    def filter(self, settings: DynamicSampling | None = None) -> GroupFilter:
+        """Return commits of the implicit session under dynamic sampling; `GroupFilter`."""
+        self._opened()
+        return GroupFilter(self.buffer, settings or DynamicSampling())
+
+    async def step_target(self, step: int) -> StepTarget:
+        """Return what a step wanted, has and can still get; `read_step_target`."""
+        return await read_step_target(self._opened().gateway, step)
+
+    async def drain_step_reward_metrics(self, step: int) -> dict[str, float]:
+        """Return the reward metrics of a step and forget it; `drain_stored_metrics`."""
+        self._opened()
+        return await drain_stored_metrics(self.buffer.session, step)
 
     async def audit(self) -> AuditReport:
         """Check every invariant of the keyspace; a pure read. `redis_replay.audit`."""

@@ -6,10 +6,12 @@ epoch, read their slice of the batch and acknowledge it; the step commits when a
 
 from __future__ import annotations
 
-import logging
+import math
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
+
+import anyio
 
 from redis_replay._redis.events import Topic
 from redis_replay._redis.keys import Key
@@ -17,16 +19,20 @@ from redis_replay._redis.records import SlotRecord, unpack_items
 from redis_replay._redis.run_scripts import Acknowledge
 from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.cut import DataPlaneMutationCut
-from redis_replay.errors import ClaimMismatch
+from redis_replay.errors import ClaimMismatch, StepStarved
 from redis_replay.groups import batch_meta, read_records
 from redis_replay.meta import KVBatchMeta
 from redis_replay.protocols import PromptGroupSampler
 from redis_replay.samples import SamplePlane
 from redis_replay.selection import validate_version
 from redis_replay.session import Link, Session
+from redis_replay.step_target import StepTarget, read_step_target
+from redis_replay.tally import drain_stored_metrics
 
-_LOG = logging.getLogger(__name__)
 _RECHECK_SECONDS: Final = 1.0
+
+OnDropped = Literal["shrink", "replace"]
+"""What a trainer does about a dropped group: train a smaller batch, or wait for its replacement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +58,20 @@ class TrainerSession:
     attempt.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        on_dropped: OnDropped = "shrink",
+        min_batch_fraction: float = 1.0,
+    ) -> None:
+        if on_dropped not in ("shrink", "replace"):
+            raise ValueError(f"on_dropped must be 'shrink' or 'replace', got {on_dropped!r}")
+        if not 0.0 <= min_batch_fraction <= 1.0:
+            raise ValueError(f"min_batch_fraction must be 0 to 1, got {min_batch_fraction}")
         self._session = session
+        self._on_dropped = on_dropped
+        self._min_batch_fraction = min_batch_fraction
         self.buffer = RedisReplayBuffer(session)
         self.samples = SamplePlane(session)
 
@@ -101,6 +119,7 @@ class TrainerSession:
         min_prompt_groups: int,
         max_prompt_groups: int,
         current_train_weight: int | None = None,
+        deadline_seconds: float | None = None,
     ) -> tuple[KVBatchMeta, int]:
         """Wait until a sampler on this session's buffer selects a batch, and claim it.
 
@@ -112,12 +131,17 @@ class TrainerSession:
             min_prompt_groups: Fewest groups to take.
             max_prompt_groups: Most groups to take.
             current_train_weight: The store's trainer version by default.
+            deadline_seconds: How long to wait; for ever by default.
 
         Raises:
+            StepStarved: the step lost more groups than the fraction allows, or all of them (close it
+                with `skip_step`), or the deadline has passed; the error has all numbers. Nothing
+                was claimed.
             ValueError: bounds that select nothing; nothing was touched.
             StoreClosed: the store was closed while waiting.
         """
         wakeups = self._session.link.wakeups
+        deadline = math.inf if deadline_seconds is None else anyio.current_time() + deadline_seconds
         while True:
             ticket = await wakeups.ticket(Topic.READY)
             await self._session.attach()
@@ -125,14 +149,49 @@ class TrainerSession:
             if weight is None:
                 await self.buffer.admission.refresh()
                 weight = self.trainer_version
-            meta, groups = await sampler.select(
-                current_train_weight=weight,
-                min_prompt_groups=min_prompt_groups,
-                max_prompt_groups=max_prompt_groups,
-            )
-            if meta is not None:
-                return meta, groups
-            await wakeups.wait(Topic.READY, ticket, at_most_seconds=_RECHECK_SECONDS)
+            minimum = min_prompt_groups
+            while True:
+                meta, groups = await sampler.select(
+                    current_train_weight=weight,
+                    min_prompt_groups=minimum,
+                    max_prompt_groups=max_prompt_groups,
+                )
+                if meta is not None:
+                    return meta, groups
+                lowered = await self._lowered(weight, min_prompt_groups)
+                if lowered == minimum:
+                    break
+                minimum = lowered
+            if anyio.current_time() >= deadline:
+                await self._raise_starved(weight, deadline_seconds)
+            patience = min(_RECHECK_SECONDS, max(0.0, deadline - anyio.current_time()))
+            await wakeups.wait(Topic.READY, ticket, at_most_seconds=patience)
+
+    async def _lowered(self, step: int, min_prompt_groups: int) -> int:
+        """Return the minimum that the step's losses leave; the same where it stays."""
+        if self._on_dropped == "replace" or not self._counts_steps():
+            return min_prompt_groups
+        target = await read_step_target(self._session.link.gateway, step)
+        if not target.shortfall:
+            return min_prompt_groups
+        return target.lowered_minimum(
+            min_prompt_groups, min_batch_fraction=self._min_batch_fraction
+        )
+
+    def _counts_steps(self) -> bool:
+        admission = self.buffer.admission
+        return admission.groups_per_step is not None and admission.gate_window is not None
+
+    async def _raise_starved(self, step: int, deadline_seconds: float | None) -> None:
+        target = None
+        numbers = "the run has no groups_per_step, so what is missing is not known"
+        if self.buffer.admission.groups_per_step is not None:
+            target = await read_step_target(self._session.link.gateway, step)
+            have = target.ready + target.claimed
+            numbers = f"it has {have} of {target.wanted} groups: {target.describe()}"
+        raise StepStarved(
+            f"step {step} had no batch within {deadline_seconds:g} s; {numbers}", target=target
+        )
 
     async def commit_step(self, step: int) -> StepCommit:
         """Consume all claims of this session and raise the trainer version to ``step + 1``.
@@ -161,6 +220,14 @@ class TrainerSession:
         validate_version("step", step)
         aborted, trained = await self.buffer.claims.settle_step(step, empty=empty)
         return StepCommit(step, trained, aborted)
+
+    async def step_target(self, step: int) -> StepTarget:
+        """Return what a step wanted, has and can still get; `read_step_target`."""
+        return await read_step_target(self._session.link.gateway, step)
+
+    async def drain_step_reward_metrics(self, step: int) -> dict[str, float]:
+        """Return the reward metrics of a step and forget it; `drain_stored_metrics`."""
+        return await drain_stored_metrics(self._session, step)
 
     async def abort_step(self) -> int:
         """Give back all claims of a step that failed; an attempt is counted for each group.

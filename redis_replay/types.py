@@ -40,6 +40,8 @@ class Reservation:
         target_step: Trainer step the group is meant for, or ``None``.
         attempt: 1 for the first generation attempt.
         prompt_ref: The opaque prompt reference given at reserve.
+        replacement_index: 0 for a first attempt at a place of a batch, else how often it was
+            replaced.
     """
 
     group_id: str
@@ -48,6 +50,7 @@ class Reservation:
     target_step: int | None = None
     attempt: int = 1
     prompt_ref: bytes | None = None
+    replacement_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class SlotView:
     attempt: int
     batch: int | None
     training_requeues: int
+    replacement_index: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What a failure of the client means for the call that met it.
 
-Three answers: the call may be repeated under its number (`TRANSIENT`, whether it ran or not), the
-server said no and nothing was done (a `StoreError` to raise), or it is a fault of this package
-(raised as it is). Only the first word of an error text is read, since texts differ between
+Three answers: the call may be repeated under its number (whether it ran or not), the server said no
+and nothing was done, or the client would not send it, which is a fault of this package and is not
+repeated either. Only the first word of an error text is read, since texts differ between
 servers.
 """
 
@@ -40,7 +40,7 @@ def is_missing_script(error: exceptions.RedisError) -> bool:
 
 def is_transient(error: exceptions.RedisError | OSError) -> bool:
     """Return whether the same call may be sent again, under the same number."""
-    if _is_caused_by(error, _NOT_LET_IN):
+    if _is_caused_by(error, _NOT_LET_IN) or isinstance(error, exceptions.DataError):
         return False
     if isinstance(error, exceptions.ResponseError):
         return isinstance(error, _TRANSIENT_CLASSES) or _first_word(error) in _TRANSIENT_WORDS
@@ -56,6 +56,8 @@ def as_store_error(error: exceptions.RedisError | OSError, *, address: str) -> S
         )
     if _is_caused_by(error, _NOT_LET_IN):
         return StoreRefused(f"{address} refused the password or user: {error}")
+    if isinstance(error, exceptions.DataError):
+        return StoreRefused(f"the client cannot send the call to {address}: {error}")
     if not isinstance(error, exceptions.ResponseError):
         return StoreUnavailable(f"{address} is not reachable: {error}")
     if _first_word(error) == "WRONGTYPE":

@@ -38,12 +38,14 @@ class Gateway:
 
     Attributes:
         control: The newest control record that a reply carried, ``None`` before the first.
+        lost: What was found lost; no call is sent any more, reads still are.
     """
 
     target: Target
     keyspace: Keyspace
     deadline_seconds: float = DEFAULT_DEADLINE_SECONDS
     control: ControlRecord | None = None
+    lost: str | None = None
     _client: Redis = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,6 +74,8 @@ class Gateway:
         Raises:
             StoreError: the server cannot be used, or did not answer within the deadline.
         """
+        if self.lost is not None:
+            raise StoreRegressed(self.lost)
         floor = self.control.seq if self.control else 0
         reply = await self.run(
             lambda client: _run_script(client, self.keyspace, call, frame, writes)
@@ -129,10 +133,11 @@ class Gateway:
             StoreRegressed: it is older than what was known when it was asked for.
         """
         if control.seq < floor:
-            raise StoreRegressed(
+            self.lost = (
                 f"{self.target.address} answered with mutation {control.seq} after mutation "
                 f"{floor} had been acknowledged: it lost history. Reopen the store and reconcile."
             )
+            raise StoreRegressed(self.lost)
         if self.control is None or control.seq >= self.control.seq:
             self.control = control
 

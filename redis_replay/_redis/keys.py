@@ -40,6 +40,8 @@ class Key(StrEnum):
     ADMISSIONS = "admissions"
     BATCHES = "batches"
     ACKS = "acks"
+    STEPS = "steps"
+    TALLY = "tally"
     COUNTERS = "counters"
     ENDS = "ends"
     EVENTS = "events"

@@ -22,7 +22,7 @@ def unpack_items(packed: bytes) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """A slot as the scripts write it: thirteen words, ``-`` for none (``record.lua``)."""
+    """A slot as the scripts write it: fifteen words, ``-`` for none (``record.lua``)."""
 
     group_id: str
     state: GroupState
@@ -38,13 +38,15 @@ class SlotRecord:
     requeues: int
     written: int | None
     payload_bytes: int | None
+    dispatch: int | None
+    replacement: int
 
     @classmethod
     def parse(cls, group_id: bytes, record: bytes) -> SlotRecord:
         """Read one record.
 
         Raises:
-            StoreCorrupted: it does not have the thirteen words it must have.
+            StoreCorrupted: it does not have the fifteen words it must have.
         """
         try:
             name, *words = record.decode("ascii").split(" ")
@@ -52,8 +54,9 @@ class SlotRecord:
             order, fence, start, attempt, requeues = n[0], n[1], n[2], n[7], n[9]
             if order is None or fence is None or start is None:
                 raise ValueError("order, fence or start is absent")
-            if attempt is None or requeues is None or len(n) != 12:
-                raise ValueError("attempt or requeues is absent")
+            replacement = n[13]
+            if attempt is None or requeues is None or replacement is None or len(n) != 14:
+                raise ValueError("attempt, requeues or replacement is absent")
             return cls(
                 group_id=group_id.decode(),
                 state=GroupState(name),
@@ -69,6 +72,8 @@ class SlotRecord:
                 requeues=requeues,
                 written=n[10],
                 payload_bytes=n[11],
+                dispatch=n[12],
+                replacement=replacement,
             )
         except (ValueError, IndexError, UnicodeDecodeError) as broken:
             raise StoreCorrupted(
@@ -100,6 +105,7 @@ class SlotRecord:
             attempt=self.attempt,
             batch=self.batch,
             training_requeues=self.requeues,
+            replacement_index=self.replacement,
         )
 
 

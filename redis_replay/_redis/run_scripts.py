@@ -94,7 +94,7 @@ class EndOwner(StoreScript[tuple[int, int, int, bool]]):
         *RESERVED_KEYS,
         *READY_KEYS,
         *CLAIM_ENDING_KEYS,
-        *(Key.SLOTS, Key.QUARANTINED, Key.LOST, Key.COUNTERS, Key.DEAD),
+        *(Key.SLOTS, Key.QUARANTINED, Key.LOST, Key.COUNTERS, Key.DEAD, Key.STEPS),
     )
 
     def parse(self, details: list[bytes]) -> tuple[int, int, int, bool]:
@@ -143,7 +143,7 @@ class Publish(Unanswered, StoreScript[None]):
     trainer_version: int
 
     SCRIPT = "publish"
-    KEYS = (*META_KEYS, Key.EVENTS)
+    KEYS = (*META_KEYS, Key.STEPS, Key.EVENTS)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class Reserve(SessionScript[int]):
     weights: tuple[int, ...]
     targets: tuple[str, ...]
     prompt_refs: tuple[bytes, ...]
+    replacements: tuple[int, ...]
 
     SCRIPT = "reserve"
     KEYS = RESERVING_KEYS
@@ -76,6 +77,7 @@ class ApplyCut(SessionScript[int | None]):
     weights: tuple[int, ...]
     targets: tuple[str, ...]
     prompt_refs: tuple[bytes, ...]
+    replacements: tuple[int, ...]
 
     SCRIPT = "apply_cut"
     KEYS = RESERVING_KEYS
@@ -92,9 +94,17 @@ class Commit(Unanswered, SessionScript[None]):
     finish: int
     payload_bytes: int
     blob: bytes
+    samples: int
+    reward_sum: str
+    zero_variance: int
 
     SCRIPT = "commit"
-    KEYS = (*SESSION_KEYS, *RESERVED_KEYS, *READY_KEYS, Key.SLOTS, Key.GROUPS, Key.COUNTERS)
+    KEYS = (
+        *SESSION_KEYS,
+        *RESERVED_KEYS,
+        *READY_KEYS,
+        *(Key.SLOTS, Key.GROUPS, Key.COUNTERS, Key.TALLY),
+    )
     PAYLOAD_KEYS = True
 
 
@@ -163,7 +173,7 @@ class Requeue(SessionScript[tuple[int, int]]):
         *SESSION_KEYS,
         *READY_KEYS,
         *CLAIM_ENDING_KEYS,
-        *(Key.SLOTS, Key.QUARANTINED, Key.COUNTERS, Key.DEAD),
+        *(Key.SLOTS, Key.QUARANTINED, Key.COUNTERS, Key.DEAD, Key.STEPS),
     )
 
     def parse(self, details: list[bytes]) -> tuple[int, int]:
@@ -206,6 +216,47 @@ class Abort(Unanswered, SessionScript[None]):
 
 
 @dataclass(frozen=True)
+class Drop(SessionScript[tuple[int, int, int | None] | None]):
+    """Replies fence, number and target step of the replacement, ``None`` when there is none.
+
+    ``group_ids``, ``weights`` and ``prompt_refs`` hold the replacement asked for, or nothing.
+    """
+
+    group_id: str
+    fence: int
+    ending: str
+    reason: str
+    samples: int
+    reward_sum: str
+    zero_variance: int
+    budget: int
+    group_ids: tuple[str, ...]
+    weights: tuple[int, ...]
+    prompt_refs: tuple[bytes, ...]
+
+    SCRIPT = "drop"
+    KEYS = tuple(dict.fromkeys((*RESERVING_KEYS, *RETIRING_KEYS, Key.TALLY)))
+
+    def parse(self, details: list[bytes]) -> tuple[int, int, int | None] | None:
+        if not details:
+            return None
+        return int(details[0]), int(details[1]), int(details[2]) if details[2] else None
+
+
+@dataclass(frozen=True)
+class Drain(SessionScript[str | None]):
+    """Replies the packed statistics of a step, ``None`` when nothing was generated for it."""
+
+    step: int
+
+    SCRIPT = "drain"
+    KEYS = (*SESSION_KEYS, Key.TALLY)
+
+    def parse(self, details: list[bytes]) -> str | None:
+        return details[0].decode() or None
+
+
+@dataclass(frozen=True)
 class Remove(SessionScript[int]):
     reason: str
     group_ids: tuple[str, ...]
@@ -224,7 +275,7 @@ class Promote(SessionScript[tuple[int, str] | None]):
     to_step: int
 
     SCRIPT = "promote"
-    KEYS = (*SESSION_KEYS, *READY_KEYS, Key.SLOTS)
+    KEYS = (*SESSION_KEYS, *READY_KEYS, Key.SLOTS, Key.STEPS)
 
     def parse(self, details: list[bytes]) -> tuple[int, str] | None:
         return (int(details[0]), details[1].decode()) if details else None
@@ -259,5 +310,5 @@ class MarkWritten(SessionScript[list[tuple[int, int]]]):
 ALL_SCRIPTS: tuple[type[ScriptCall[Any]], ...] = (
     *(OpenRun, Resize, Attach, Heartbeat, EndOwner, BindPolicy, SetCursor, SetWindow, Publish),
     *(Acknowledge, Bury, Admit, Reserve, ApplyCut, Commit, Claim, ClaimExact, Settle, Requeue),
-    *(Transfer, Evict, Abort, Remove, Promote, TakeTickets, MarkWritten),
+    *(Transfer, Evict, Abort, Drop, Drain, Remove, Promote, TakeTickets, MarkWritten),
 )

@@ -17,6 +17,7 @@ from typing import ClassVar, Final, Protocol
 
 from redis_replay.meta import KVBatchMeta
 from redis_replay.selection import Eviction, Selection, validate_group_bounds
+from redis_replay.types import SlotView
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,6 +87,10 @@ class SamplerBuffer(Protocol):
     async def claim_for_training(self, group_ids: list[str]) -> KVBatchMeta: ...
 
     async def evict(self, eviction: Eviction) -> int: ...
+
+    async def slots(self) -> list[SlotView]: ...
+
+    async def rewards(self, group_ids: list[str]) -> list[tuple[float, ...] | None]: ...
 
 
 class BaseSampler(abc.ABC):

@@ -13,6 +13,8 @@ from redis_replay import embedded
 from redis_replay._redis.connect import Target
 from redis_replay._redis.keys import Key, Keyspace
 from redis_replay._redis.runs import list_runs
+from redis_replay.cli.survey import survey_run
+from redis_replay.errors import StoreMissing
 from redis_replay.store import DEFAULT_PARTITION
 from tests.command_line import CAPACITY, CommandLine, busy_run, server_at
 from tests.harness import Runs
@@ -299,6 +301,23 @@ async def test_reading_commands_write_nothing_and_attach_nobody(
             for arguments in ([], ["--run", "quiet"], ["--json"], ["--run", "never-opened"]):
                 await cli(command, *arguments)
         assert before == (server.info("persistence")[written], sorted(server.keys()))
+
+
+async def test_a_run_that_goes_while_it_is_looked_at_is_missing_and_not_made_anew(
+    real_server: str, run: str
+) -> None:
+    keyspace = Keyspace(run, DEFAULT_PARTITION)
+    with pytest.raises(StoreMissing, match=run):
+        await survey_run(Target.from_url(real_server), keyspace)
+    with server_at(real_server) as server:
+        assert 0 == server.exists(keyspace.control(Key.META))
+
+
+async def test_all_runs_of_a_crowded_server_are_found(own_server: str) -> None:
+    wanted = [(f"run-{number:04}", "p") for number in range(2500)]
+    with server_at(own_server) as server:
+        server.mset({Keyspace(*names).control(Key.META): "x" for names in wanted})
+    assert wanted == await list_runs(Target.from_url(own_server))
 
 
 async def test_a_user_who_may_only_read_keys_sees_everything_but_the_server(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -84,15 +85,18 @@ async def test_the_program_gives_up_in_seconds_and_without_a_traceback(tmp_path:
 
 
 @pytest.mark.parametrize("command", READERS)
-async def test_a_wrong_password_is_refused_and_not_repeated_in_the_answer(
+async def test_a_wrong_password_is_tried_once_refused_and_not_repeated_in_the_answer(
     anywhere: CommandLine, command: str, real_server: str
 ) -> None:
+    user = f"user-{secrets.token_hex(6)}"
     with server_at(real_server) as server:
-        server.execute_command("ACL", "SETUSER", "someone", "on", ">right", "~*", "+@all")
-        url = real_server.replace("unix://", f"unix://someone:{SECRET}@")
+        server.execute_command("ACL", "SETUSER", user, "on", ">right", "~*", "+@all")
+        url = real_server.replace("unix://", f"unix://{user}:{SECRET}@")
         finished = await anywhere(command, "--url", url)
-        server.execute_command("ACL", "DELUSER", "someone")
+        tries = [int(e["count"]) for e in server.acl_log() if e["username"] == user]
+        server.execute_command("ACL", "DELUSER", user)
     assert_plain_failure(finished, "refused the password or user", "redis://user:password@host")
+    assert [1] == tries
 
 
 async def test_a_missing_password_is_said(anywhere: CommandLine, real_server: str) -> None:

@@ -2,7 +2,7 @@
 --
 -- Why atomic: the reservation's fence is compared in the step that ends it, so a group that was
 -- committed or redispatched meanwhile is left alone.
--- Keys: meta slots prompts reserved reserved_by_step reserved_by_owner tickets counters ends dead sessions
+-- Keys: meta slots prompts reserved reserved_by_step reserved_by_owner tickets counters ends dead steps sessions
 --   owners events
 -- Args: group_id fence reason
 -- States: reserved -> aborted

@@ -3,8 +3,8 @@
 -- Why atomic: the cursor, the reserved slots and the loader position move together, so a resumed run
 -- neither skips nor repeats a prompt, and no reader sees one without the others.
 -- Keys: meta slots prompts reserved ready claimed reserved_by_step reserved_by_owner tickets counters
---   sessions owners events admissions
--- Args: index seen_version loader_revision loader_state group_ids weights targets prompt_refs
+--   sessions owners events admissions steps
+-- Args: index seen_version loader_revision loader_state group_ids weights targets prompt_refs replacements
 -- States: none -> reserved
 -- Returns: the fence of the reservations
 -- Refusals: CONFLICT DUPLICATE FULL FULL_BYTES

@@ -3,13 +3,14 @@
 -- Why atomic: the group becomes visible with its record and all its bytes, or not at all. Committing
 -- again with the same fence is one commit; with another it is refused and nothing changes.
 -- Keys: meta slots groups reserved ready reserved_by_step ready_by_step ready_by_order reserved_by_owner
---   tickets counters sessions owners events
--- Args: group_id fence start finish payload_bytes blob
+--   tickets counters tally sessions owners events
+-- Args: group_id fence start finish payload_bytes blob samples reward_sum zero_variance
 -- States: reserved -> ready
 -- Returns: nothing
 -- Refusals: UNKNOWN STATE ATTEMPT VERSION PAYLOAD
 -- include: session
 -- include: listing
+-- include: tally
 local refusal = session.open()
 if refusal then return refusal end
 local loaded, absent = slot.find({ args.group_id })
@@ -39,4 +40,5 @@ end)
 redis.call('HSET', keys.groups, text.whole(args.fence) .. ':' .. args.group_id, args.blob)
 redis.call('HINCRBY', keys.counters, 'committed_total', 1)
 redis.call('HINCRBY', keys.counters, 'payload_bytes', text.whole(args.payload_bytes))
+tally.record(found.target, found.replacement)
 return session.close('commit', { args.group_id })

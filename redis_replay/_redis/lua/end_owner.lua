@@ -5,7 +5,7 @@
 -- old place. A group that was held at a death counts an attempt; past the limit it is quarantined.
 -- May be repeated until nothing remains; a repetition changes nothing more.
 -- Keys: meta slots reserved ready claimed quarantined reserved_by_step ready_by_step claimed_by_step
---   ready_by_order reserved_by_owner claimed_by_owner tickets owners lost sessions batches acks counters dead events
+--   ready_by_order reserved_by_owner claimed_by_owner tickets owners lost sessions batches acks counters dead steps events
 -- Args: owner epoch heartbeat planned limit
 -- States: reserved -> reserved quarantined; claimed -> ready quarantined
 -- Returns: tickets made, groups requeued, groups quarantined, whether more remain
@@ -34,21 +34,22 @@ if damaged then return damaged end
 local limits = redis.call('HMGET', keys.meta, 'max_attempts', 'max_requeues')
 local most_attempts, most_requeues = tonumber(limits[1]), tonumber(limits[2])
 
-local fence, ids, quarantined = control.draw('next_fence', 1), {}, 0
+local fence, ids, quarantined = control.draw('next_fence', 1), {}, {}
 retire.leftovers(reserved)
 retire.leftovers(claimed)
 listing.move(reserved, function(found)
   found.epoch, found.fence, found.attempt = nil, fence, found.attempt + counted
-  if found.attempt > most_attempts then found.state, quarantined = 'quarantined', quarantined + 1 end
+  if found.attempt > most_attempts then found.state, quarantined[#quarantined + 1] = 'quarantined', found end
   ids[#ids + 1] = found.id
 end)
 manifest.forget(claimed, {})
 listing.move(claimed, function(found)
   found.epoch, found.fence, found.batch, found.written = nil, fence, nil, nil
   found.state, found.requeues = 'ready', found.requeues + counted
-  if found.requeues > most_requeues then found.state, quarantined = 'quarantined', quarantined + 1 end
+  if found.requeues > most_requeues then found.state, quarantined[#quarantined + 1] = 'quarantined', found end
   ids[#ids + 1] = found.id
 end)
+steps.lose(quarantined)
 if #claimed > 0 then redis.call('HINCRBY', keys.counters, 'requeued_total', #claimed) end
 local more = #reserved == args.limit or #claimed == args.limit
 if not more then
@@ -58,4 +59,4 @@ if not more then
   end
 end
 control.close('end_owner', ids, args.owner)
-return control.head('OK', text.whole(#reserved), text.whole(#claimed), text.whole(quarantined), more and '1' or '0')
+return control.head('OK', text.whole(#reserved), text.whole(#claimed), text.whole(#quarantined), more and '1' or '0')

@@ -1,7 +1,7 @@
 -- evict: drop ready groups that the policy can no longer select, oldest first, `limit` a call.
 --
 -- Why atomic: only ready groups are touched, so an eviction never races a commit or a claim.
--- Keys: meta slots prompts ready ready_by_step ready_by_order counters ends dead sessions owners events
+-- Keys: meta slots prompts ready ready_by_step ready_by_order counters ends dead steps sessions owners events
 -- Args: by_step below limit
 -- States: ready -> evicted
 -- Returns: groups dropped

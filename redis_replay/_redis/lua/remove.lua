@@ -2,7 +2,7 @@
 --
 -- Why atomic: if one of them is claimed or not live, none is removed.
 -- Keys: meta slots prompts reserved ready quarantined reserved_by_step ready_by_step ready_by_order
---   reserved_by_owner tickets counters ends dead sessions owners events
+--   reserved_by_owner tickets counters ends dead steps sessions owners events
 -- Args: reason group_ids
 -- States: reserved ready quarantined -> removed
 -- Returns: groups removed

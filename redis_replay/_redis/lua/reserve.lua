@@ -2,8 +2,8 @@
 --
 -- Why atomic: the places are counted and taken in one step.
 -- Keys: meta slots prompts reserved ready claimed reserved_by_step reserved_by_owner tickets counters
---   sessions owners events admissions
--- Args: group_ids weights targets prompt_refs
+--   sessions owners events admissions steps
+-- Args: group_ids weights targets prompt_refs replacements
 -- States: none -> reserved
 -- Returns: the fence they share
 -- Refusals: DUPLICATE FULL FULL_BYTES

@@ -4,7 +4,7 @@
 -- reserved groups of passed steps are aborted here, so that no late commit can fill a closed step.
 -- A step that was settled answers again with its first answer to whoever names the same claims.
 -- Keys: meta slots prompts reserved claimed reserved_by_step claimed_by_step reserved_by_owner claimed_by_owner
---   tickets batches acks counters ends dead sessions owners events
+--   tickets batches acks counters ends dead steps sessions owners events
 -- Args: step exact empty batches group_ids
 -- States: claimed -> trained; reserved -> aborted
 -- Returns: groups trained, groups aborted, then the trained groups' ids
@@ -20,7 +20,7 @@ for at, number in ipairs(args.batches) do
   claims[at] = text.whole(number)
 end
 claims = table.concat(claims, ',')
-local kept = redis.call('HMGET', keys.meta, 'policy', 'last_step', 'last_claims', 'last_answer')
+local kept = redis.call('HMGET', keys.meta, 'policy', 'last_step', 'last_claims', 'last_answer', 'groups_per_step')
 if args.step and args.step ~= control.version then
   if tonumber(kept[2] or '') == args.step and kept[3] == claims then
     return control.head('OK', unpack(text.unpack(kept[4])))
@@ -72,6 +72,7 @@ manifest.forget(slots, {})
 local answer = { text.whole(#slots), text.whole(#late), unpack(ids) }
 if args.step then
   control.version = args.step + 1
+  steps.fold(kept[1], tonumber(kept[5] or ''), #slots)
   control.set('trainer_version', text.whole(control.version))
   control.set('last_step', text.whole(args.step))
   control.set('last_claims', claims)

@@ -52,5 +52,7 @@ function admission.answer(targets, admitted)
       if not oldest or number < oldest then oldest = number end
     end
   end
-  if targets[''] and oldest and not admitted then redis.call('HDEL', keys.admissions, text.whole(oldest)) end
+  if admitted or not targets[''] or not oldest then return nil end
+  redis.call('HDEL', keys.admissions, text.whole(oldest))
+  return oldest
 end

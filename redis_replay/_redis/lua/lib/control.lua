@@ -8,7 +8,7 @@
 local control = { changes = {} }
 
 local COUNT = { meta = 'HLEN', slots = 'HLEN', prompts = 'HLEN', groups = 'HLEN', owners = 'HLEN', lost = 'HLEN',
-  sessions = 'HLEN', admissions = 'HLEN', batches = 'HLEN', acks = 'HLEN', counters = 'HLEN', ends = 'HLEN',
+  sessions = 'HLEN', admissions = 'HLEN', batches = 'HLEN', acks = 'HLEN', steps = 'HLEN', tally = 'HLEN', counters = 'HLEN', ends = 'HLEN',
   events = 'XLEN' }
 
 function control.head(code, ...)

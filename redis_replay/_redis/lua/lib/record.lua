@@ -1,12 +1,12 @@
 -- record: the packed record of a live group, and its member in the sorted sets.
 --
--- Record: thirteen words, "-" for none. Member: "<order>:<group id>" with an order of sixteen digits,
+-- Record: fifteen words, "-" for none. Member: "<order>:<group id>" with an order of sixteen digits,
 -- so equal scores are in buffer order.
 -- include: text
 local record = {}
 
 local FIELDS = { 'state', 'order', 'fence', 'start', 'finish', 'target', 'payload_fence', 'epoch', 'attempt',
-  'batch', 'requeues', 'written', 'bytes' }
+  'batch', 'requeues', 'written', 'bytes', 'dispatch', 'replacement' }
 
 function record.parse(group_id, packed)
   local words, found = text.words(packed), { id = group_id }

@@ -1,10 +1,11 @@
 -- reservation: gives places in the buffer to new groups, all or none.
 --
--- Keys: meta slots prompts reserved ready claimed counters admissions
--- Args: group_ids weights targets prompt_refs
+-- Keys: meta slots prompts reserved ready claimed counters admissions steps
+-- Args: group_ids weights targets prompt_refs replacements
 -- Refusals: DUPLICATE FULL FULL_BYTES
 -- include: listing
 -- include: admission
+-- include: steps
 local reservation = {}
 
 function reservation.check()
@@ -22,15 +23,27 @@ function reservation.check()
   end
 end
 
--- Writes the slots that `check` let pass, for a cut those of its own admission. Returns the one fence they share.
+-- The batch that unstamped reservations belong to: the cut's, the admission they answer, or the last.
+local function dispatch_index(admitted)
+  local targets = {}
+  for _, target in ipairs(args.targets) do
+    targets[target] = true
+  end
+  local answered = redis.call('HLEN', keys.admissions) > 0 and admission.answer(targets, admitted)
+  return admitted or answered or (control.window and control.cursor >= 0 and control.cursor or nil)
+end
+
+-- Writes the slots that `check` let pass, for a cut those of its own admission. Returns their fence.
 function reservation.write(admitted)
   local count = #args.group_ids
   local fence, order = control.draw('next_fence', 1), control.draw('next_order', count)
-  local slots, prompts, targets = {}, {}, {}
+  local slots, prompts, index = {}, {}, dispatch_index(admitted)
   for at, id in ipairs(args.group_ids) do
+    local target, replacement = tonumber(args.targets[at]), args.replacements[at] or 0
     slots[at] = { id = id, state = 'reserved', order = order + at - 1, fence = fence, start = args.weights[at],
-      target = tonumber(args.targets[at]), epoch = args.epoch, attempt = 1, requeues = 0 }
-    targets[args.targets[at]] = true
+      target = target, epoch = args.epoch, attempt = 1, requeues = 0, dispatch = target or index,
+      replacement = replacement }
+    if replacement > 0 and slots[at].dispatch then steps.add(slots[at].dispatch, 'replaced', 1) end
     if args.prompt_refs[at] ~= '' then
       prompts[#prompts + 1] = id
       prompts[#prompts + 1] = string.sub(args.prompt_refs[at], 2)
@@ -39,6 +52,5 @@ function reservation.write(admitted)
   listing.add(slots)
   if #prompts > 0 then redis.call('HSET', keys.prompts, unpack(prompts)) end
   redis.call('HINCRBY', keys.counters, 'reserved_total', count)
-  if redis.call('HLEN', keys.admissions) > 0 then admission.answer(targets, admitted) end
   return fence
 end

@@ -3,8 +3,9 @@
 -- Payload keys may lie on other servers, so they are only entered in `dead` here; the collector frees
 -- them afterwards. Nothing that a writer may have left behind is unknown: a reserved slot's current
 -- fence names what its writer may have written.
--- Keys: slots prompts counters ends dead
+-- Keys: slots prompts counters ends dead steps
 -- include: listing
+-- include: steps
 local retire = {}
 
 local function name(dead, entry)
@@ -37,17 +38,19 @@ end
 
 function retire.groups(slots, ending, reason)
   if #slots == 0 then return end
-  local ids, dead, bytes = {}, {}, 0
+  local ids, dead, lost, bytes = {}, {}, {}, 0
   for at, found in ipairs(slots) do
     ids[at] = found.id
     name_payload(found, dead)
     name_columns(found, dead)
     bytes = bytes + (found.bytes or 0)
+    if ending ~= 'trained' and found.state ~= 'quarantined' then lost[#lost + 1] = found end
   end
   redis.call('HDEL', keys.slots, unpack(ids))
   listing.remove(slots)
   redis.call('HDEL', keys.prompts, unpack(ids))
   enter(dead)
+  steps.lose(lost)
   redis.call('HINCRBY', keys.counters, ending, #slots)
   redis.call('HINCRBY', keys.counters, 'payload_bytes', text.whole(0 - bytes))
   redis.call('HINCRBY', keys.ends, ending .. ':' .. reason, #slots)

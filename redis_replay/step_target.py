@@ -1,0 +1,146 @@
+"""What a trainer needs to close a step: what it wanted, what is there, what can still come.
+
+Every dropped group is credited to the batch it was meant for by the script that drops it, so a step
+that lost a group knows it at once; nobody waits for a group that nobody generates (DECISIONS 13).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.keys import Key
+from redis_replay.errors import ConfigurationError, StepStarved, StoreMissing
+from redis_replay.selection import validate_version
+from redis_replay.tally import parse_stats
+
+_IN_ORDER = b"in_order"
+_CREDITS = ("lost", "replaced", "borrowed", "lent")
+
+
+@dataclass(frozen=True, slots=True)
+class StepTarget:
+    """The groups of one step, read in one instant.
+
+    Under ``in_order`` the live counts are of the step's own groups; under the other policies, which
+    take whatever comes next, they are of the whole buffer.
+
+    Attributes:
+        step: The trainer step.
+        wanted: Groups of a full batch.
+        ready: Finished groups that wait.
+        in_flight: Reserved groups.
+        claimed: Groups that a trainer holds.
+        lost: Groups of this batch that ended untrained.
+        replaced: Replacements and repayments reserved for it.
+        borrowed: Finished groups lent to it by later steps.
+        lent: Finished groups it lent to earlier steps.
+        short: Groups that passed batches still lack (policies without stamps).
+        generated: Groups generated for it so far, kept or dropped, as the tally counts.
+        zero_variance: Those of them without signal.
+        dispatched: Whether the step's batch has been admitted.
+    """
+
+    step: int
+    wanted: int
+    ready: int
+    in_flight: int
+    claimed: int
+    lost: int
+    replaced: int
+    borrowed: int
+    lent: int
+    short: int
+    generated: int
+    zero_variance: int
+    dispatched: bool
+
+    @property
+    def reachable(self) -> int:
+        """Groups that the step can still have: wanted, less what was lost and not made good."""
+        missing = self.lost - self.replaced - self.borrowed + self.lent + self.short
+        return max(0, min(self.wanted, self.wanted - missing))
+
+    @property
+    def shortfall(self) -> int:
+        """Groups that the step will never have."""
+        return self.wanted - self.reachable
+
+    def lowered_minimum(self, min_prompt_groups: int, *, min_batch_fraction: float) -> int:
+        """Return the fewest groups to train the step with, now that some are lost.
+
+        Raises:
+            StepStarved: fewer are reachable than the fraction of the minimum allows, or none at
+                all: then close the step with `TrainerSession.skip_step`.
+        """
+        floor = max(1, math.ceil(min_batch_fraction * min_prompt_groups))
+        if self.reachable < floor:
+            raise StepStarved(
+                f"step {self.step} can have {self.reachable} of {self.wanted} groups and needs "
+                f"{floor}: {self.describe()}",
+                target=self,
+            )
+        return min(min_prompt_groups, self.reachable)
+
+    def describe(self) -> str:
+        """Return the numbers as one sentence."""
+        return (
+            f"{self.ready} ready, {self.in_flight} in flight, {self.claimed} claimed, {self.lost} "
+            f"lost, {self.replaced} replaced, {self.borrowed} borrowed, {self.lent} lent, "
+            f"{self.generated} generated, {self.zero_variance} of them without signal"
+            + ("" if self.dispatched else "; its batch was not dispatched yet")
+        )
+
+
+async def read_step_target(gateway: Gateway, step: int) -> StepTarget:
+    """Read a step's numbers. Atomic; a pure read.
+
+    Raises:
+        ValueError: the step is negative, or 2**53 and more.
+        ConfigurationError: the run was opened without ``groups_per_step``.
+        StoreMissing: the run is not there.
+    """
+    validate_version("step", step)
+    control = gateway.keyspace.control
+    by_step = (Key.READY_BY_STEP, Key.RESERVED_BY_STEP, Key.CLAIMED_BY_STEP)
+    overall = (Key.READY, Key.RESERVED, Key.CLAIMED)
+    fields = [f"{step}:{what}" for what in _CREDITS]
+    replies: list[Any] = await gateway.pipeline(
+        [
+            ("HMGET", control(Key.META), "groups_per_step", "policy", "dispatch_index", "seq"),
+            ("HMGET", control(Key.STEPS), *fields, "carry:lost", "carry:replaced"),
+            ("HGET", control(Key.TALLY), step),
+            *[("ZCOUNT", control(key), step, step) for key in by_step],
+            *[("ZCARD", control(key)) for key in overall],
+        ],
+        atomic=True,
+    )
+    groups_per_step, policy, cursor, seq = replies[0]
+    if seq is None:
+        raise StoreMissing(f"run {gateway.keyspace.run!r} is not on {gateway.target.address}")
+    if not groups_per_step:
+        raise ConfigurationError(
+            f"run {gateway.keyspace.run!r} was created without groups_per_step, so its steps have "
+            "no target; give it to open_store when the run is created"
+        )
+    lost, replaced, borrowed, lent, carry, made_good = (int(text or 0) for text in replies[1])
+    in_order = policy == _IN_ORDER
+    stats = parse_stats(replies[2].decode()) if replies[2] else None
+    ready, in_flight, claimed = replies[3:6] if in_order else replies[6:9]
+    return StepTarget(
+        step=step,
+        wanted=int(groups_per_step),
+        ready=ready,
+        in_flight=in_flight,
+        claimed=claimed,
+        lost=lost,
+        replaced=replaced,
+        borrowed=borrowed,
+        lent=lent,
+        short=0 if in_order else carry - made_good,
+        generated=stats.groups if stats else 0,
+        zero_variance=stats.zero_variance_groups if stats else 0,
+        dispatched=int(cursor) >= step,
+    )
