@@ -72,11 +72,15 @@ async def read_admission(gateway: Gateway) -> AdmissionState:
     )
     record = ControlRecord.parse(meta[:4]) if meta[0] is not None else None
     if record is None:
-        raise StoreMissing(f"run {gateway.keyspace.run!r} is not on {gateway.target.address}")
+        raise _missing(gateway)
     gateway.observe(record)
     live = {b"%d %s" % (OwnerRecord.parse(r).epoch, name) for name, r in owners.items()}
     orphans = [int(index) for index, holder in admissions.items() if holder not in live]
     return AdmissionState(record, min(orphans, default=None), int(meta[4]), meta[5])
+
+
+def _missing(gateway: Gateway) -> StoreMissing:
+    return StoreMissing(f"run {gateway.keyspace.run!r} is not on {gateway.target.address}")
 
 
 @dataclass
@@ -116,8 +120,18 @@ class Admission:
         return self.session.link.run.settings.groups_per_step
 
     async def refresh(self) -> None:
-        """Read the control record anew."""
-        await read_admission(self.session.link.gateway)
+        """Read the control record anew; one command, which a server without free memory serves too.
+
+        Raises:
+            StoreMissing: the run is not there.
+        """
+        gateway = self.session.link.gateway
+        meta = gateway.keyspace.control(Key.META)
+        [stored] = await gateway.pipeline([("HMGET", meta, *CONTROL_FIELDS)])
+        if stored[0] is None:
+            raise _missing(gateway)
+        if (control := ControlRecord.parse(stored)) is not None:
+            gateway.observe(control)
 
     async def bind(self, binding: PolicyBinding) -> None:
         """Write the policy into the run, or compare; other windows are accepted and logged.

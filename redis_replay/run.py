@@ -17,12 +17,20 @@ from redis_replay._redis.lua import Argument
 from redis_replay._redis.records import CONTROL_FIELDS, ControlRecord
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.run_scripts import OpenRun, Resize
-from redis_replay.errors import ConfigurationError, RunMismatch, SchemaMismatch, StoreMissing
+from redis_replay.errors import (
+    ConfigurationError,
+    RunMismatch,
+    SchemaMismatch,
+    StoreCorrupted,
+    StoreMissing,
+)
 
 SCHEMA: Final = 1
 DEFAULT_MAX_ATTEMPTS: Final = 5
 DEFAULT_MAX_REQUEUES: Final = 5
 DEFAULT_JOURNAL_EVENTS: Final = 100_000
+
+_NEEDED: Final = frozenset({*CONTROL_FIELDS, "schema", "min_writer", "lineage", "store_epoch"})
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,6 +95,7 @@ async def open_run(gateway: Gateway, asked: RunSettings, *, create: bool) -> Ope
         ConfigurationError: it is new and lacks a setting.
         RunMismatch: it exists with settings that cannot be changed to those asked.
         SchemaMismatch: another version of this package wrote it and this one may not.
+        StoreCorrupted: its control record is not whole.
     """
     reply = await gateway.call(OpenRun(create=0, settings=()))
     if isinstance(reply, Refusal):
@@ -99,6 +108,12 @@ async def open_run(gateway: Gateway, asked: RunSettings, *, create: bool) -> Ope
     if isinstance(reply, Refusal):
         raise reply.error
     created, stored = reply
+    absent = sorted(_NEEDED - stored.keys())
+    if absent:
+        raise StoreCorrupted(
+            f"the control record of run {gateway.keyspace.run!r} lacks {absent}; nothing was "
+            "written. Restore it from a backup, or choose another run name."
+        )
     control = ControlRecord.parse([stored[name] for name in CONTROL_FIELDS])
     if control is not None:
         gateway.observe(control)

@@ -17,6 +17,7 @@ from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import Argument
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.scripts import MarkWritten, Remove
+from redis_replay.claims import distinct_ids
 from redis_replay.codec import Value, decode_value, encode_value
 from redis_replay.directory import read_plan
 from redis_replay.errors import PayloadMissing, UnknownGroup
@@ -144,7 +145,8 @@ class SamplePlane:
         Atomic. Their payload is freed afterwards.
 
         Raises:
-            ValueError: only some rows of a group are named; a group is never cut.
+            ValueError: only some rows of a group are named, for a group is never cut; or more than
+                1,024 groups.
             SlotError: a group is not live, or is claimed; nothing was removed.
         """
         named: dict[str, set[int]] = {}
@@ -158,7 +160,9 @@ class SamplePlane:
                     f"group {group_id!r} has rows 0 to {size - 1}, and rows {sorted(rows)} "
                     "were named; samples are cleared by whole groups"
                 )
-        removed = await self.session.call(Remove(reason="cleared", group_ids=tuple(named)))
+        if not named:
+            return 0
+        removed = await self.session.call(Remove("cleared", group_ids=distinct_ids(named)))
         await self.session.link.collector.collect()
         return removed
 

@@ -25,7 +25,7 @@ from redis_replay._redis.keys import encode_name
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.run_scripts import Attach
 from redis_replay.collector import Collector
-from redis_replay.errors import StaleOwner, StoreClosed
+from redis_replay.errors import ReplayError, StaleOwner, StoreClosed
 from redis_replay.groups import CHUNK_BYTES
 from redis_replay.heart import Heart, Pulse, end_owner
 from redis_replay.run import OpenedRun
@@ -184,7 +184,10 @@ class Session:
         return reply
 
     async def detach(self) -> None:
-        """Give back everything this session holds and end it; no attempt is counted. Repeatable."""
+        """Give back everything this session holds and end it; no attempt is counted. Repeatable.
+
+        Where the store cannot be reached or is gone, that is logged; the lease does it then.
+        """
         if self.detached:
             return
         self.detached = True
@@ -199,7 +202,10 @@ class Session:
                     self.epoch,
                     planned=True,
                 )
-                await self.link.tasks.finish(end)
+                try:
+                    await self.link.tasks.finish(end)
+                except ReplayError as failure:
+                    _LOG.warning("session %r could not be ended: %s", self.owner, failure)
 
 
 def anonymous_owner() -> str:

@@ -1,7 +1,7 @@
 """What a trainer needs to close a step: what it wanted, what is there, what can still come.
 
 Every dropped group is credited to the batch it was meant for by the script that drops it, so a step
-that lost a group knows it at once; nobody waits for a group that nobody generates (DECISIONS 13).
+that lost a group knows it at once; nobody waits for a group that nobody generates.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ NONE: Final = "none"
 """Where a group is before it is reserved."""
 
 ENDS: Final[tuple[str, ...]] = ("trained", "filtered", "evicted", "aborted", "removed")
-"""How a group ends; each is counted. ``filtered`` is counted apart, and no verb leads to it yet."""
+"""How a group ends; each is counted."""
 
 Moves = Mapping[str, frozenset[str]]
 
@@ -39,6 +39,10 @@ TRANSITIONS: Final[Mapping[str, Moves]] = {
     "take_tickets": {"reserved": frozenset({"reserved"})},
     "commit": {"reserved": frozenset({"ready"})},
     "abort": {"reserved": frozenset({"aborted"})},
+    "drop": {
+        NONE: frozenset({"reserved"}),
+        "reserved": frozenset({"filtered", "aborted"}),
+    },
     "promote": {"ready": frozenset({"ready"})},
     "claim": {"ready": frozenset({"claimed"})},
     "claim_exact": {"ready": frozenset({"claimed"})},

@@ -235,7 +235,7 @@ class Drop(SessionScript[tuple[int, int, int | None] | None]):
     prompt_refs: tuple[bytes, ...]
 
     SCRIPT = "drop"
-    KEYS = tuple(dict.fromkeys((*RESERVING_KEYS, *RETIRING_KEYS, Key.TALLY)))
+    KEYS = (*SESSION_KEYS, *RESERVED_KEYS, *RETIRING_KEYS, Key.TALLY, Key.ADMISSIONS)
 
     def parse(self, details: list[bytes]) -> tuple[int, int, int | None] | None:
         if not details:

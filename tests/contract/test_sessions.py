@@ -8,13 +8,13 @@ from typing import Any
 import anyio
 import pytest
 
-from redis_replay import GroupState, ReplayStore
+from redis_replay import Eviction, GroupState, ReplayStore
 from redis_replay._redis.keys import Key
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.run_scripts import EndOwner, Heartbeat
 from redis_replay.errors import ClaimError, StaleOwner, StoreClosed
 from redis_replay.session import CALLS_IN_FLIGHT, MAX_OWNER_BYTES, Session
-from tests.contract.keyspace import control_key, nothing_changed, send_plain, snapshot
+from tests.contract.keyspace import attached, control_key, nothing_changed, send_plain, snapshot
 from tests.harness import Runs, commit_ready, rows, until
 
 pytestmark = pytest.mark.anyio
@@ -243,6 +243,7 @@ async def test_a_heartbeat_never_revives_a_session_that_has_ended(runs: Runs) ->
     async with runs.open() as store:
         async with store.trainer(owner="job") as trainer:
             epoch = trainer.epoch
+        await attached(store)
         async with store.trainer(owner="job"):
             async with nothing_changed(runs):
                 reply = await send_plain(session_of(store), Heartbeat("job", epoch))
@@ -266,7 +267,7 @@ async def test_a_session_learns_from_its_heartbeat_that_it_was_replaced(runs: Ru
             await until(has_learned, what="the older session learned of its end")
             before = await snapshot(runs)
             with pytest.raises(StaleOwner, match="'job'"):
-                await older.buffer.evict(None)  # type: ignore[arg-type]
+                await older.buffer.evict(Eviction(below=1))
             assert before == await snapshot(runs)
 
 

@@ -1,4 +1,4 @@
-"""Drops, replacements and loans of a step, and what a trainer is told of them (CASES C01-C05, C11)."""
+"""Drops, replacements and loans of a step, and what a trainer is told of them."""
 
 from __future__ import annotations
 

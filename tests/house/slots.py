@@ -23,4 +23,6 @@ def slot_record(*, state: GroupState, target: int | None, epoch: int | None) -> 
         requeues=0,
         written=None,
         payload_bytes=0,
+        dispatch=None,
+        replacement=0,
     )

@@ -15,7 +15,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "embedded": frozenset({"embedded"}),
     "runtime": frozenset(
         {
-            *("admission", "audit", "buffer", "claims", "collector", "commits", "cut"),
+            *("admission", "audit", "buffer", "claims", "collector", "commits", "cut", "filtering"),
             *(
                 "groups",
                 "heart",
@@ -27,10 +27,10 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "session",
                 "silence",
             ),
-            *("stats", "store", "tasks", "trainer"),
+            *("stats", "step_target", "store", "tally", "tasks", "trainer"),
         }
     ),
-    "edge": frozenset({"", "cli", "demo"}),
+    "edge": frozenset({"", "cli", "demo", "testing"}),
 }
 """First parts of module names, by layer. A new module gets its layer here."""
 

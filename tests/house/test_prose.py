@@ -45,7 +45,9 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]+)?\)")
 _CODE_PATH = re.compile(r"`((?:redis_replay|tests|docs|scripts|\.github|\.ci)/[\w./*<>{},-]+)`")
 _UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK|WIP)\b")
-_ELSEWHERE = re.compile(r"\b(?:DECISIONS|SEMANTICS|DESIGN|CASES|RELIABILITY|PERFORMANCE)\b")
+_ELSEWHERE = re.compile(
+    r"\b(?:DECISIONS|SEMANTICS|DESIGN|CASES|RELIABILITY|PERFORMANCE) (?:sections? )?[A-Z]?\d"
+)
 _DECISION = re.compile(r"\bD(\d+)\b")
 
 

@@ -1,12 +1,13 @@
 """One user of a folder, as a process of its own: obeys the lines it reads, answers each with one.
 
-``open FOLDER OPTIONS``, ``leave``, ``cycle FOLDER TIMES``, ``exit``. It names the package without
+``open FOLDER OPTIONS``, ``leave``, ``fork`` (the child leaves), ``cycle FOLDER TIMES``, ``exit``. It names the package without
 running it, as the keeper does, since a test starts several.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +29,11 @@ def obey(verb: str, words: list[Any], leases: list[embedded.EmbeddedLease]) -> A
         return {"url": lease.url, "pid": lease.server_pid}
     if verb == "leave":
         leases.pop().close()
+    if verb == "fork":
+        if not os.fork():
+            leases.pop().close()
+            raise SystemExit
+        os.wait()
     if verb == "cycle":
         folder, times = words
         for _ in range(times):

@@ -130,6 +130,16 @@ def test_signals_that_the_opener_blocks_still_reach_the_server(folder: Path) -> 
     assert "SIGTERM" in (folder / "server.log").read_text()
 
 
+def test_a_forked_child_that_leaves_or_ends_does_not_leave_for_its_parent(folder: Path) -> None:
+    with User.of(folder) as parent:
+        parent.ask("fork")
+        assert answers(parent.opened["url"])
+        open_embedded(folder).close()
+        assert is_running(folder)
+        parent.ask("leave")
+        assert not is_running(folder)
+
+
 def test_a_signal_for_an_adopted_server_never_reaches_another_process(tmp_path: Path) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as short,

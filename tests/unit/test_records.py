@@ -1,4 +1,4 @@
-"""Records that scripts write, read in Python: the same thirteen words, nothing let through."""
+"""Records that scripts write, read in Python: the same fifteen words, nothing let through."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ SLOT = SlotRecord(
     requeues=1,
     written=11,
     payload_bytes=120,
+    dispatch=6,
+    replacement=1,
 )
-WORDS = b"claimed 3 11 4 5 6 9 7 2 11 1 11 120"
+WORDS = b"claimed 3 11 4 5 6 9 7 2 11 1 11 120 6 1"
 
 
 @st.composite
@@ -47,6 +49,8 @@ def slots(draw: st.DrawFn) -> SlotRecord:
             for name in ("finish", "target", "payload_fence", "epoch", "batch", "written")
         },
         payload_bytes=draw(OPTIONAL),
+        dispatch=draw(OPTIONAL),
+        replacement=draw(NUMBERS),
     )
 
 
@@ -70,6 +74,8 @@ def as_lua_writes(slot: SlotRecord) -> bytes:
         b"requeues": slot.requeues,
         b"written": slot.written,
         b"bytes": slot.payload_bytes,
+        b"dispatch": slot.dispatch,
+        b"replacement": slot.replacement,
     }
     found = RUNTIME.table_from({b"state": slot.state.value.encode()})
     for name, number in numbers.items():
@@ -89,9 +95,9 @@ def test_lua_reads_back_what_it_wrote(slot: SlotRecord) -> None:
     assert written == RECORD[b"format"](RECORD[b"parse"](slot.group_id.encode(), written))
 
 
-def test_thirteen_words_make_a_record_and_a_dash_is_none() -> None:
+def test_fifteen_words_make_a_record_and_a_dash_is_none() -> None:
     assert SLOT == SlotRecord.parse(b"g", WORDS)
-    reserved = SlotRecord.parse(b"g", b"reserved 3 11 4 - - - 7 1 - 0 - -")
+    reserved = SlotRecord.parse(b"g", b"reserved 3 11 4 - - - 7 1 - 0 - - - 0")
     assert (None, None, None, None) == (
         reserved.finish,
         reserved.target,

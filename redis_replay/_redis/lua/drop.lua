@@ -3,10 +3,10 @@
 -- Why atomic: the group ends, its rewards are counted once and its step learns of the loss or gets a
 -- replacement in one step, so a trainer never waits for a group that nobody generates. The budget of
 -- replacements is counted along the chain of one place.
--- Keys: meta slots prompts reserved ready claimed reserved_by_step reserved_by_owner tickets counters ends
---   dead steps tally admissions sessions owners events
+-- Keys: meta slots prompts reserved reserved_by_step reserved_by_owner tickets counters ends dead
+--   steps tally admissions sessions owners events
 -- Args: group_id fence ending reason samples reward_sum zero_variance budget group_ids weights prompt_refs
--- States: reserved -> filtered aborted reserved
+-- States: none -> reserved; reserved -> aborted filtered
 -- Returns: fence, number and target step of the replacement; nothing when there is none
 -- Refusals: UNKNOWN STATE ATTEMPT DUPLICATE
 -- include: session
@@ -29,7 +29,7 @@ end
 retire.groups(slots, args.ending, args.reason)
 tally.record(found.target, found.replacement)
 if not replaced then return session.close('drop', { args.group_id }) end
-args.targets, args.replacements = { found.target and text.whole(found.target) or '' }, { found.replacement + 1 }
-local fence = reservation.write(found.dispatch)
+local target = found.target and text.whole(found.target) or ''
+local fence = reservation.write(found.dispatch, { target }, { found.replacement + 1 })
 return session.close('drop', { args.group_id, args.group_ids[1] }, text.whole(fence),
-  text.whole(found.replacement + 1), args.targets[1])
+  text.whole(found.replacement + 1), target)

@@ -1,7 +1,7 @@
 -- reservation: gives places in the buffer to new groups, all or none.
 --
--- Keys: meta slots prompts reserved ready claimed counters admissions steps
--- Args: group_ids weights targets prompt_refs replacements
+-- Keys: meta slots prompts reserved ready claimed counters admissions
+-- Args: group_ids weights prompt_refs
 -- Refusals: DUPLICATE FULL FULL_BYTES
 -- include: listing
 -- include: admission
@@ -24,22 +24,22 @@ function reservation.check()
 end
 
 -- The batch that unstamped reservations belong to: the cut's, the admission they answer, or the last.
-local function dispatch_index(admitted)
-  local targets = {}
-  for _, target in ipairs(args.targets) do
-    targets[target] = true
+local function dispatch_index(admitted, targets)
+  local named = {}
+  for _, target in ipairs(targets) do
+    named[target] = true
   end
-  local answered = redis.call('HLEN', keys.admissions) > 0 and admission.answer(targets, admitted)
+  local answered = redis.call('HLEN', keys.admissions) > 0 and admission.answer(named, admitted)
   return admitted or answered or (control.window and control.cursor >= 0 and control.cursor or nil)
 end
 
 -- Writes the slots that `check` let pass, for a cut those of its own admission. Returns their fence.
-function reservation.write(admitted)
+function reservation.write(admitted, targets, replacements)
   local count = #args.group_ids
   local fence, order = control.draw('next_fence', 1), control.draw('next_order', count)
-  local slots, prompts, index = {}, {}, dispatch_index(admitted)
+  local slots, prompts, index = {}, {}, dispatch_index(admitted, targets)
   for at, id in ipairs(args.group_ids) do
-    local target, replacement = tonumber(args.targets[at]), args.replacements[at] or 0
+    local target, replacement = tonumber(targets[at]), replacements[at]
     slots[at] = { id = id, state = 'reserved', order = order + at - 1, fence = fence, start = args.weights[at],
       target = target, epoch = args.epoch, attempt = 1, requeues = 0, dispatch = target or index,
       replacement = replacement }

@@ -3,7 +3,7 @@
 -- Payload keys may lie on other servers, so they are only entered in `dead` here; the collector frees
 -- them afterwards. Nothing that a writer may have left behind is unknown: a reserved slot's current
 -- fence names what its writer may have written.
--- Keys: slots prompts counters ends dead steps
+-- Keys: slots prompts counters ends dead
 -- include: listing
 -- include: steps
 local retire = {}

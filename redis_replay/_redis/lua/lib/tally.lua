@@ -5,7 +5,7 @@
 -- not begun again, and the oldest goes when too many were never drained.
 -- Keys: meta tally
 -- Args: samples reward_sum zero_variance
--- include: control
+-- include: text
 local tally = {}
 
 local MOST_STEPS = 1024

@@ -1,0 +1,1 @@
+"""Processes that tests start: each opens the test's run and obeys the lines it reads."""
