@@ -94,9 +94,9 @@ class Commit(Unanswered, SessionScript[None]):
     finish: int
     payload_bytes: int
     blob: bytes
-    samples: int
-    reward_sum: str
-    zero_variance: int
+    samples: int = 0
+    reward_sum: str = "0"
+    zero_variance: int = 0
 
     SCRIPT = "commit"
     KEYS = (

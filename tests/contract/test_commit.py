@@ -266,17 +266,17 @@ async def test_a_payload_key_of_another_group_cannot_collide(runs: Runs) -> None
 @pytest.mark.parametrize(
     ("error", "match", "changed"),
     [
-        (ValueError, "expected 2 rows .* got 1", {"rows": rows(size=1)}),
-        (ValueError, "expected 2 rows .* got 3", {"rows": rows(size=3)}),
-        (ValueError, "expected 2 rows .* got 0", {"rows": []}),
+        (ValueError, "expected 2 rows .* got 1", {"record_or_rows": rows(size=1)}),
+        (ValueError, "expected 2 rows .* got 3", {"record_or_rows": rows(size=3)}),
+        (ValueError, "expected 2 rows .* got 0", {"record_or_rows": []}),
         (ValueError, "1 tags for 2 rows", {"tags": [{}]}),
         (ValueError, "end_weight_version", {"end_weight_version": 2}),
         (ValueError, "start_weight_version", {"start_weight_version": -1}),
         (TypeError, "start_weight_version", {"start_weight_version": "3"}),
-        (ValueError, "row 1.*nan", {"rows": [{"reward": 0.0}, {"reward": float("nan")}]}),
-        (ValueError, "row 0.*inf", {"rows": [{"reward": float("inf")}, {"reward": 1.0}]}),
-        (TypeError, "x", {"rows": [{"x": object()}, {"x": 1}]}),
-        (ValueError, "differ", {"rows": [{"x": 1}, {"y": 1}]}),
+        (ValueError, "row 1.*nan", {"record_or_rows": [{"reward": 0.0}, {"reward": float("nan")}]}),
+        (ValueError, "row 0.*inf", {"record_or_rows": [{"reward": float("inf")}, {"reward": 1.0}]}),
+        (TypeError, "x", {"record_or_rows": [{"x": object()}, {"x": 1}]}),
+        (ValueError, "differ", {"record_or_rows": [{"x": 1}, {"y": 1}]}),
         (TypeError, "tags", {"tags": [{"t": object()}, {}]}),
     ],
 )
@@ -286,7 +286,7 @@ async def test_rows_that_cannot_be_stored_leave_the_group_reserved(
     async with runs.open() as store:
         await store.buffer.reserve(3, group_id="g")
         good: dict[str, Any] = {
-            "rows": rows(),
+            "record_or_rows": rows(),
             "start_weight_version": 3,
             "end_weight_version": 3,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -20,6 +21,11 @@ def quick_start() -> str:
 
 def test_the_quick_start_has_twenty_lines() -> None:
     assert len(quick_start().splitlines()) == QUICK_START_LINES
+
+
+def test_every_program_of_the_readme_is_python() -> None:
+    for number, program in enumerate(code_blocks(text_of(README), language="python")):
+        compile(program, f"README.md, program {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 def test_the_quick_start_prints_what_the_readme_shows(tmp_path: Path) -> None:
