@@ -12,8 +12,11 @@ The answer is never an input of the network; 200 prompts are held out (D38).
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import itertools
 import math
+import sys
+import types
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -159,12 +162,22 @@ def _spelling(entry: Mapping[str, Any]) -> str:
     return str(entry["question"]).casefold()
 
 
+def _spare_the_compiler() -> None:
+    """Let reasoning-gym be imported without pycosat, which its logic puzzles alone would call.
+
+    That package is C source only; scripts/demo leaves it out where there is no compiler.
+    """
+    if "pycosat" not in sys.modules and importlib.util.find_spec("pycosat") is None:
+        sys.modules["pycosat"] = types.ModuleType("pycosat")
+
+
 @lru_cache(maxsize=8)
 def _dataset(stream_number: int) -> _Dataset:
     try:
         with warnings.catch_warnings():
             # Some of its dependencies warn while Python compiles them for the first time.
             warnings.simplefilter("ignore")
+            _spare_the_compiler()
             gym: Any = importlib.import_module("reasoning_gym")
     except ModuleNotFoundError as error:
         raise ConfigurationError(
