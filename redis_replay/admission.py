@@ -180,12 +180,13 @@ class Admission:
         """Wait until a batch may dispatch. Changes nothing; may be cancelled at any instant.
 
         Raises:
-            StoreClosed: the store was closed while waiting.
+            StoreClosed: the store or the session was closed while waiting.
+            StaleOwner: the session has ended while waiting.
         """
         link = self.session.link
         while True:
             ticket = await link.wakeups.ticket(Topic.ADMISSION)
-            link.require_open()
+            self.session.require_live()
             state = await read_admission(link.gateway)
             recheck = anyio.current_time() + _RECHECK_SECONDS
             while not self.undelivered:

@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 
 from redis_replay._redis.gateway import Gateway
-from redis_replay._redis.keys import Key, decode_name, group_field
+from redis_replay._redis.keys import Key, group_field
 from redis_replay._redis.lua import Argument
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.run_scripts import Bury
@@ -114,8 +114,3 @@ def _base_of(key: str) -> str:
     """Return a payload key without its chunk or written-columns suffix."""
     head, _, tail = key.rpartition(":")
     return head if tail[:1] in ("c", "w") else key
-
-
-def group_of_payload_key(key: str, prefix: str) -> str:
-    """Return the group id that a payload key belongs to."""
-    return decode_name(_base_of(key)[len(prefix) :].rpartition(":")[0])

@@ -18,7 +18,7 @@ from redis_replay.admission import AdmissionState, read_admission
 from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.errors import CutExpired, DuplicateGroup
 from redis_replay.reservations import as_columns, draft_reservation, with_fence
-from redis_replay.types import Reservation
+from redis_replay.types import MAX_GROUPS_PER_CALL, Reservation
 
 
 class DataPlaneMutationCut:
@@ -113,9 +113,12 @@ class DataPlaneMutationCut:
         Raises:
             CutExpired: the cut is no longer active.
             DuplicateGroup: this cut has reserved the id already.
-            ValueError: a version, step or id outside its limits.
+            ValueError: a version, step or id outside its limits, or more reservations than one
+                script makes.
         """
         self.require_live()
+        if len(self._drafts) == MAX_GROUPS_PER_CALL:
+            raise ValueError(f"a mutation cut reserves at most {MAX_GROUPS_PER_CALL} groups")
         draft = draft_reservation(
             weight_version,
             target_step=target_step,

@@ -130,7 +130,7 @@ def unpack_record(group_id: str, stored: bytes) -> GroupRecord:
             f"group {group_id!r}: its record has format {version!r}, known is {_RECORD_FORMAT}",
             group_id=group_id,
         )
-    tags, metrics = cast(Any, decode_value(facts, "tags and metrics")) if facts else ([], {})
+    tags, metrics = decode_value(facts, "tags and metrics") if facts else ([], {})
     return GroupRecord(
         group_id=group_id,
         fields=tuple(fields),

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import Argument
@@ -282,12 +280,3 @@ class SamplePlane:
                 value = decode_value(encoded, f"{slot.group_id}_g{row}.{name}")
                 cells.setdefault(int(row), {})[name] = value
         return cells
-
-
-def stack_field(rows: Sequence[Row], name: str) -> np.ndarray[Any, Any]:
-    """Return one column of rows as an array; scalar cells of ``()`` stack to ``(rows,)``.
-
-    Raises:
-        ValueError: the cells have different shapes.
-    """
-    return np.stack([np.asarray(row[name]) for row in rows])

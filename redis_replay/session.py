@@ -119,13 +119,23 @@ class Session:
             StaleOwner: this session was attached and has ended.
             StoreClosed: the store or this session is closed.
         """
-        self.link.require_open()
-        if self.detached:
-            raise StoreClosed(f"session {self.owner!r} was detached; open a new one")
+        self.require_live()
         if self.epoch == 0:
             async with self._attaching:
                 if self.epoch == 0:
                     await self.link.tasks.finish(self._attach)
+            self.require_live()
+
+    def require_live(self) -> None:
+        """Return if this session may still make calls; sends nothing.
+
+        Raises:
+            StaleOwner: this session was attached and has ended.
+            StoreClosed: the store or this session is closed.
+        """
+        self.link.require_open()
+        if self.detached:
+            raise StoreClosed(f"session {self.owner!r} was detached; open a new one")
         if self.pulse is not None and self.pulse.lost:
             raise StaleOwner(
                 f"session {self.owner!r} has ended: it was silent for {self.lease_seconds}s, or was "

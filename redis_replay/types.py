@@ -14,7 +14,7 @@ MAX_EXACT_INTEGER: Final = 2**53
 """Versions, steps and counts are below this: a sorted-set score holds them exactly."""
 
 MAX_GROUPS_PER_CALL: Final = 1024
-"""Most groups that one script claims, settles or removes, so that no script holds the server."""
+"""Most groups that one script reserves, claims, settles or removes: none holds the server."""
 
 MAX_GROUP_ID_BYTES: Final = 1024
 MAX_PROMPT_REF_BYTES: Final = 64 * 1024

@@ -1,7 +1,8 @@
 """Cost of a claim against the size of the buffer, measured side by side in one run.
 
-Two runs on one private server, a small and a large buffer; each round claims 64 groups from the one, then from
-the other, then pings. Prints medians and ratios, and with --json FILE writes them with the machine's facts.
+Two runs on one private server, a small and a large buffer; each round claims 64 groups from the
+one, then from the other, then pings. Prints medians and ratios, and with --json FILE writes them
+with the machine's facts.
 """
 
 from __future__ import annotations

@@ -24,10 +24,9 @@ find_python() {
   set -- python3 python3.14 python3.13 python3.12 python3.11
   [ -z "${REDIS_REPLAY_PYTHON:-}" ] || set -- "$REDIS_REPLAY_PYTHON"
   for candidate; do
-    command -v "$candidate" >/dev/null 2>&1 || continue
-    version=$("$candidate" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || version=broken
+    version=$("$candidate" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
     case $version in
-      3.[0-9] | 3.10 | [0-2].* | broken) passed="$passed ($candidate is $version)" ;;
+      3.[0-9] | 3.10 | [0-2].*) passed="$passed ($candidate is $version)" ;;
       *) python=$candidate && return ;;
     esac
   done
@@ -45,7 +44,7 @@ make_venv() {
 
 install() {
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >&2 \
-    || fail "installing from the package registry failed; see pip's message above"
+    || fail "pip could not install it from the package registry; its message is above"
 }
 
 install_project() {
@@ -62,15 +61,14 @@ install_project() {
 
 prepare_environment() {
   local extra=$1 wanted stamp
-  stamp=$venv/installed-$extra
   wanted="$project $(cksum <"$project/pyproject.toml")"
-  if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
-    return
-  fi
+  for stamp in "$venv"/installed-*; do
+    [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] || rm -f "$stamp"
+  done
+  [ ! -e "$venv/installed-dev" ] && [ ! -e "$venv/installed-$extra" ] || return 0
   # Without pip it is one that was not finished.
   "$venv/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
-  rm -f "$venv"/installed-*
   printf 'Installing redis-replay[%s]; the first time this takes a minute or two ...\n' "$extra" >&2
   install_project "$extra"
-  printf '%s\n' "$wanted" >"$stamp"
+  printf '%s\n' "$wanted" >"$venv/installed-$extra"
 }

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: one real server a session, a fresh fake per test, an audit after each test."""
+"""Fixtures of all tests: one real server a session, a fresh fake per test, audits after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What contract tests are written with: fresh runs, rows of a known shape, conditions instead of sleeps."""
+"""What contract tests are written with: fresh runs, rows of a known shape, conditions."""
 
 from __future__ import annotations
 

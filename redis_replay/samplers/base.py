@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
+import anyio
+
+from redis_replay.errors import StoreError
 from redis_replay.meta import KVBatchMeta
 from redis_replay.selection import Eviction, Selection, validate_group_bounds
 from redis_replay.types import SlotView
@@ -103,8 +106,7 @@ class BaseSampler(abc.ABC):
         self._buffer = buffer
         self._bound = False
         self._seed: tuple[int, bool] | None = None
-
-    # Admission
+        self._flushing = anyio.Lock(fast_acquire=True)
 
     @abc.abstractmethod
     async def admit(self, *, trainer_version_fn: Callable[[], int]) -> int | None:
@@ -149,18 +151,30 @@ class BaseSampler(abc.ABC):
     async def flush(self) -> None:
         """Write what setters staged, and bind the policy at the first call. May be repeated.
 
+        A seed or window that the run refused is dropped; one that the server did not answer for is
+        written again by the next call. Tasks that share a sampler wait for one another here, so
+        none of them goes on without what was staged before.
+
         Raises:
             PolicyMismatch: the run is bound to another policy.
             CapacityTooSmall: the policy would wait for ever in the run's capacity.
             CursorConflict: an exact seed contradicts the stored cursor.
         """
+        async with self._flushing:
+            await self._write_staged()
+
+    async def _write_staged(self) -> None:
         admission = self._buffer.admission
         if not self._bound:
             await admission.bind(self._binding())
             self._bound = True
         if self._seed is not None:
-            (index, exact), self._seed = self._seed, None
-            await admission.seed(index, exact=exact)
+            staged, self._seed = self._seed, None
+            try:
+                await admission.seed(staged[0], exact=staged[1])
+            except StoreError:
+                self._seed = staged if self._seed is None else self._seed
+                raise
 
     def _binding(self) -> PolicyBinding:
         groups = self._buffer.admission.groups_per_step
@@ -179,8 +193,6 @@ class BaseSampler(abc.ABC):
         """Return the settings that are written with the policy's name."""
         return {}
 
-    # Training
-
     @abc.abstractmethod
     async def select(
         self, *, current_train_weight: int, min_prompt_groups: int, max_prompt_groups: int
@@ -198,8 +210,6 @@ class BaseSampler(abc.ABC):
     ) -> bool:
         """Return whether an unfinished rollout can no longer be selected."""
         return False
-
-    # Derived facts
 
     @property
     def is_on_policy(self) -> bool:

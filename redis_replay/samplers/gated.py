@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from redis_replay.errors import StoreError
 from redis_replay.protocols import LiveCut
 from redis_replay.samplers.base import (
     _GATE_POLL_SECONDS,  # pyright: ignore[reportPrivateUsage]
@@ -51,12 +52,16 @@ class _GatedSampler(BaseSampler):
         _require_window(gate_window)
         self._staged_window = gate_window
 
-    async def flush(self) -> None:
-        """Bind the policy, then write a staged seed and a staged window."""
-        await super().flush()
+    async def _write_staged(self) -> None:
+        await super()._write_staged()
         if self._staged_window is not None:
-            window, self._staged_window = self._staged_window, None
-            await self._buffer.admission.set_gate_window(window)
+            staged, self._staged_window = self._staged_window, None
+            try:
+                await self._buffer.admission.set_gate_window(staged)
+            except StoreError:
+                if self._staged_window is None:
+                    self._staged_window = staged
+                raise
 
     async def wait_until_admissible(self, *, trainer_version_fn: Callable[[], int]) -> None:
         """Wait until the gate is open; changes nothing and may be cancelled at any instant."""

@@ -1,9 +1,8 @@
 """``in_order``: every group is stamped with the step that trains it.
 
 * Admission: gated by the live window, first ``max_lookahead_versions``; the stamp is the dispatch
-index. A
-  driver may widen it to ``warmup_lookahead_versions`` and narrow it again; capacity is sized for
-  the larger.
+  index. A driver may widen it to ``warmup_lookahead_versions`` and narrow it again; capacity is
+  sized for the larger.
 * Eligible: ready groups with ``target_step == w``; the weight window plays no part.
 * Order: buffer order.
 * Eviction: ready groups whose target step is below ``w``, whatever their weight.

@@ -2,7 +2,7 @@
 
 * Admission: gated by ``max_staleness_versions``; not stamped.
 * Eligible: ready groups with ``start_weight <= w``, without a lower bound: stragglers stay
-selectable.
+  selectable.
 * Order: buffer order.
 * Eviction: none, ever.
 * Cost: proportional to the groups asked for.

@@ -2,9 +2,8 @@
 
 * Admission: gated by ``max_staleness_versions``; not stamped.
 * Eligible: ready groups with ``start_weight == t``, where ``t`` is the smallest in-window start
-weight among
-  all reserved and ready groups. So it waits for the oldest version's batch; claimed groups do not
-  count.
+  weight among all reserved and ready groups. So it waits for the oldest version's batch; claimed
+  groups do not count.
 * Order: buffer order.
 * Eviction: ready groups below the window.
 * Cost: proportional to the groups asked for.

@@ -7,7 +7,7 @@ marker (a script's hash); all other traffic, heartbeats and the event stream inc
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -49,6 +49,7 @@ class FaultProxy:
     Attributes:
         struck: Set when the armed fault has hit its exchange.
         connections: How many have been accepted.
+        open: How many of them have not ended.
         is_hole: Whether requests are swallowed and replies held.
     """
 
@@ -56,6 +57,7 @@ class FaultProxy:
     upstream: Path
     struck: anyio.Event = field(default_factory=anyio.Event)
     connections: int = 0
+    open: int = 0
     is_hole: bool = False
     _armed: tuple[bytes, Fault] | None = None
     _released: anyio.Event = field(default_factory=anyio.Event)
@@ -76,13 +78,19 @@ class FaultProxy:
         return f"unix://{self.path}?db=0"
 
     async def serve(self, client: SocketStream) -> None:
-        """Forward one connection until either side ends or a fault does."""
+        """Forward one connection until both sides have left; nothing is cancelled on the way."""
         self.connections += 1
+        self.open += 1
         async with client, await anyio.connect_unix(self.upstream) as server:
             exchange = _Exchange(self, client, server)
             async with anyio.create_task_group() as group:
-                group.start_soon(exchange.forward_requests, group.cancel_scope)
-                group.start_soon(exchange.forward_replies, group.cancel_scope)
+                group.start_soon(exchange.forward_requests)
+                group.start_soon(exchange.forward_replies)
+        self.open -= 1
+
+    async def is_idle(self) -> bool:
+        """Return whether all connections have ended."""
+        return self.open == 0
 
     def strike(self, request: bytes) -> Fault | None:
         """Return the armed fault if this request is the one it waits for."""
@@ -105,52 +113,69 @@ class FaultProxy:
 
 @dataclass
 class _Exchange:
-    """The two directions of one connection."""
+    """The two directions of one connection. Once it is over, bytes are read and thrown away."""
 
     proxy: FaultProxy
     client: SocketStream
     server: SocketStream
     fault: Fault | None = None
+    is_over: bool = False
 
-    async def forward_requests(self, scope: anyio.CancelScope) -> None:
+    async def forward_requests(self) -> None:
         async for request in _chunks(self.client):
             struck = self.proxy.strike(request)
             self.fault = self.fault or struck
             if struck is Fault.RESET_BEFORE_REQUEST:
-                break
+                await self.end()
             if struck is Fault.BLACK_HOLE:
                 await self.proxy.released()
-            if struck is not None or not self.proxy.is_hole:
-                await self.server.send(request)
-        scope.cancel()
+            if not self.is_over and (struck is not None or not self.proxy.is_hole):
+                await _send(self.server, request)
+        await _send_end(self.server)
 
-    async def forward_replies(self, scope: anyio.CancelScope) -> None:
+    async def forward_replies(self) -> None:
         async for reply in _chunks(self.server):
             await self.proxy.leave_hole()
-            if self.fault is Fault.DROP_REPLY:
+            if self.is_over or self.fault is Fault.DROP_REPLY:
                 continue
-            if self.fault is Fault.RESET_AFTER_REQUEST:
-                break
-            if self.fault is Fault.TORN_REPLY:
-                await self.client.send(reply[:TORN_BYTES])
-                break
             if self.fault is Fault.LATE_REPLY:
                 await self.proxy.released()
-            await self.client.send(reply)
-        scope.cancel()
+            if self.fault is Fault.TORN_REPLY:
+                await _send(self.client, reply[:TORN_BYTES])
+            if self.fault in (Fault.TORN_REPLY, Fault.RESET_AFTER_REQUEST):
+                await self.end()
+            else:
+                await _send(self.client, reply)
+        await _send_end(self.client)
+
+    async def end(self) -> None:
+        """Let the client see the end of the connection."""
+        self.is_over = True
+        await _send_end(self.client)
+
+
+_GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 async def _chunks(stream: SocketStream) -> AsyncIterator[bytes]:
-    try:
+    with suppress(*_GONE):
         while True:
             yield await stream.receive(CHUNK_BYTES)
-    except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        return
+
+
+async def _send(stream: SocketStream, chunk: bytes) -> None:
+    with suppress(*_GONE):
+        await stream.send(chunk)
+
+
+async def _send_end(stream: SocketStream) -> None:
+    with suppress(*_GONE, OSError):
+        await stream.send_eof()
 
 
 @asynccontextmanager
 async def fault_proxy(folder: Path, upstream: Path) -> AsyncIterator[FaultProxy]:
-    """Run a proxy on a socket in the folder."""
+    """Run a proxy on a socket in the folder; leave it after all its clients have left."""
     proxy = FaultProxy(folder / "proxy", upstream)
     async with (
         await anyio.create_unix_listener(proxy.path) as listener,
@@ -159,6 +184,7 @@ async def fault_proxy(folder: Path, upstream: Path) -> AsyncIterator[FaultProxy]
         group.start_soon(listener.serve, proxy.serve)
         yield proxy
         proxy.release()
+        await until(proxy.is_idle, what="all connections through the proxy ended")
         group.cancel_scope.cancel()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 
 from redis_replay._redis.frames import SessionScript, StoreScript
+from redis_replay._redis.gateway import Payload
 from redis_replay._redis.keys import Key, Keyspace
 from redis_replay._redis.refusals import Refusal
 from redis_replay.session import Session
@@ -18,11 +19,11 @@ from tests.harness import Runs
 
 R = TypeVar("R")
 
-_READERS: dict[bytes, Callable[[Any, str], Any]] = {
-    b"hash": lambda client, key: client.hgetall(key),
-    b"zset": lambda client, key: client.zrange(key, 0, -1, withscores=True),
-    b"string": lambda client, key: client.get(key),
-    b"stream": lambda client, key: client.xrange(key),
+_READERS: dict[bytes, tuple[str, tuple[object, ...]]] = {
+    b"hash": ("HGETALL", ()),
+    b"zset": ("ZRANGE", (0, -1, "WITHSCORES")),
+    b"string": ("GET", ()),
+    b"stream": ("XRANGE", ("-", "+")),
 }
 
 
@@ -33,13 +34,22 @@ def control_key(runs: Runs, key: Key, *, partition: str = DEFAULT_PARTITION) -> 
 
 async def snapshot(runs: Runs) -> dict[str, Any]:
     """Return the content of every key of the test's run, heartbeat counts left out."""
-    content: dict[str, Any] = {}
-    for key in await runs.keys():
-        kind = await runs.client.type(key)
-        content[key] = await _READERS[kind](runs.client, key)
-        if kind == b"hash" and key.endswith(f":{Key.OWNERS}"):
+    keys = await runs.keys()
+    kinds = await _replies(runs, [("TYPE", key) for key in keys])
+    readers = [_READERS[kind] for kind in kinds]
+    reads = [(verb, key, *arguments) for key, (verb, arguments) in zip(keys, readers, strict=True)]
+    content = dict(zip(keys, await _replies(runs, reads), strict=True))
+    for key in keys:
+        if key.endswith(f":{Key.OWNERS}") and isinstance(content[key], dict):
             content[key] = {name: _beatless(record) for name, record in content[key].items()}
     return content
+
+
+async def _replies(runs: Runs, commands: list[tuple[Any, ...]]) -> list[Any]:
+    pipeline = runs.client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    return list(await pipeline.execute()) if commands else []
 
 
 def _beatless(record: bytes) -> list[bytes]:
@@ -69,13 +79,18 @@ async def collected(*stores: Any) -> None:
 
 
 async def send(
-    session: Session, call: SessionScript[R], *, number: int, digest: str = "digest"
+    session: Session,
+    call: SessionScript[R],
+    *,
+    number: int,
+    digest: str = "digest",
+    writes: Sequence[tuple[str, Payload]] = (),
 ) -> R | Refusal:
     """Send a session's call under a number and digest of the test's choice."""
     await session.attach()
     link = session.link
     frame = (*link.run.frame, session.owner, session.epoch, number, digest)
-    return await link.gateway.call(call, frame)
+    return await link.gateway.call(call, frame, writes=writes)
 
 
 async def send_plain(session: Session, call: StoreScript[R]) -> R | Refusal:

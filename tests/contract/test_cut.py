@@ -22,6 +22,7 @@ from redis_replay.errors import (
     DuplicateGroup,
     StoreClosed,
 )
+from redis_replay.types import MAX_GROUPS_PER_CALL
 from tests.contract.keyspace import attached, control_key, nothing_changed, snapshot
 from tests.harness import Runs, commit_ready, rows
 
@@ -329,3 +330,13 @@ async def test_a_cut_of_a_closed_store_says_so(runs: Runs) -> None:
         store.mutation()
     with pytest.raises(StoreClosed):
         await late.__aenter__()
+
+
+async def test_a_cut_takes_as_many_reservations_as_one_script_makes(runs: Runs) -> None:
+    async with runs.open(capacity=2 * MAX_GROUPS_PER_CALL) as store:
+        async with store.mutation() as cut:
+            for _ in range(MAX_GROUPS_PER_CALL):
+                cut.reserve(0, target_step=0, prompt_ref=b"prompt")
+            with pytest.raises(ValueError, match=f"at most {MAX_GROUPS_PER_CALL} groups"):
+                cut.reserve(0)
+        assert MAX_GROUPS_PER_CALL == len(cut.reservations) == await store.buffer.size()

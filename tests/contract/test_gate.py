@@ -10,10 +10,9 @@ import anyio
 import pytest
 
 from redis_replay import create_sampler
-from redis_replay._redis.keys import Key
 from redis_replay.admission import AdmissionState, read_admission
 from redis_replay.errors import AdmissionConflict
-from tests.contract.keyspace import control_key, nothing_changed
+from tests.contract.keyspace import nothing_changed
 from tests.contract.policies import (
     GATED,
     WINDOW_KEY,
@@ -316,12 +315,3 @@ async def test_a_cut_at_a_closed_gate_is_a_conflict_and_leaves_nothing(runs: Run
         async with nothing_changed(runs):
             with pytest.raises(AdmissionConflict, match="gate moved"):
                 await rush()
-
-
-async def test_payload_bytes_at_their_limit_do_not_close_the_gate_of_admission(
-    runs: Runs,
-) -> None:
-    async with runs.open() as store:
-        sampler = sampler_of(store, "in_order", 1)
-        await admit(sampler, 0)
-        assert [b"0"] == await runs.client.hkeys(control_key(runs, Key.ADMISSIONS))

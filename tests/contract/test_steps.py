@@ -199,7 +199,10 @@ async def test_dynamic_sampling_with_single_samples_is_refused(runs: Runs) -> No
 
 
 async def test_unstamped_batches_absorb_a_loss_once(runs: Runs) -> None:
-    async with runs.open(groups_per_step=2) as store, store.trainer(owner="t", min_batch_fraction=0.5) as trainer:  # fmt: skip
+    async with (
+        runs.open(groups_per_step=2) as store,
+        store.trainer(owner="t", min_batch_fraction=0.5) as trainer,
+    ):
         sampler = create_sampler(trainer.buffer, WeightFifoSamplerConfig())
         producer = create_sampler(store.buffer, WeightFifoSamplerConfig())
         for batch in range(2):

@@ -144,13 +144,13 @@ def reached_functions(name: str) -> dict[str, str]:
     }
     reached: dict[tuple[str, str], str] = {}
 
-    def visit(code: str, noun: str | None) -> None:
+    def visit(code: str, noun: str) -> None:
         local = {(noun, word) for word in re.findall(r"(?<![\w.])(\w+)\(", code)}
-        called = {(called.partition(".")[0], called) for called in called_in(code)}
+        called = {(c.partition(".")[0], c) for c in called_in(code)}
         for place in (local | called) & known.keys():
             if place not in reached:
                 reached[place] = known[place]
                 visit(known[place], place[0])
 
-    visit(verb(name).code, None)
+    visit(verb(name).code, "")
     return {f"{noun}:{function}": text for (noun, function), text in reached.items()}

@@ -6,7 +6,7 @@ import re
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -30,7 +30,7 @@ class TestTheSamplerOfThePage(_MODULE.TestSpreadFirst):  # type: ignore[name-def
 class TestTheBuiltIns(SamplerConformance):
     """The suite holds for a built-in sampler too."""
 
-    config = {"name": "windowed"}
+    config: ClassVar[dict[str, Any]] = {"name": "windowed"}
 
 
 @pytest.mark.anyio

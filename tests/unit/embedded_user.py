@@ -1,7 +1,7 @@
 """One user of a folder, as a process of its own: obeys the lines it reads, answers each with one.
 
-``open FOLDER OPTIONS``, ``leave``, ``fork`` (the child leaves), ``cycle FOLDER TIMES``, ``exit``. It names the package without
-running it, as the keeper does, since a test starts several.
+``open FOLDER OPTIONS``, ``leave``, ``fork`` (the child leaves), ``cycle FOLDER TIMES``, ``exit``.
+It names the package without running it, as the keeper does, since a test starts several.
 """
 
 from __future__ import annotations

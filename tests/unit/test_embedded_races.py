@@ -11,12 +11,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 from redis_replay.embedded import find_server, lease, open_embedded, stop_embedded
-from redis_replay.embedded.locks import KEEPER, SERVER, USERS
+from redis_replay.embedded.locks import KEEPER, SERVER, USERS, FileLock, acquire
 from redis_replay.embedded.process import AdoptedServer
 from redis_replay.embedded.record import RECORD
 from redis_replay.errors import EmbeddedServerError
@@ -188,6 +189,19 @@ def test_a_server_that_reads_its_data_longer_than_its_users_wait_is_not_given_up
     )
     with open_embedded(folder) as again:
         assert 6000 == call(again.url, "DBSIZE")
+
+
+def test_a_folder_that_vanishes_while_it_is_opened_is_made_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def acquire_too_late(path: Path, **options: Any) -> FileLock:
+        monkeypatch.undo()
+        folder.rmdir()
+        return acquire(path, **options)
+
+    monkeypatch.setattr(lease, "acquire", acquire_too_late)
+    with open_embedded(folder) as opened:
+        assert answers(opened.url)
 
 
 @pytest.mark.parametrize("name", ["with space", "100%25", "a?b", "a#b"])

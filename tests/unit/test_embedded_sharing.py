@@ -227,6 +227,7 @@ def test_only_this_user_can_reach_the_socket(folder: Path) -> None:
         assert 0o700 == socket.parent.stat().st_mode & 0o777
         assert 0o700 == socket.stat().st_mode & 0o777
         assert 0o700 == folder.stat().st_mode & 0o777
+        assert [] == [path for path in folder.rglob("*") if path.stat().st_mode & 0o077]
 
 
 def test_the_folder_says_which_server_it_has(folder: Path) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import numpy as np
 
 import redis_replay
 from redis_replay import ReplayStore, TrainerSession, WindowedSampler
 from redis_replay.errors import AdmissionConflict
 from redis_replay.selection import Eviction
+from tests.harness import rows
 
 BATCH = 16
 WINDOW = 1
@@ -30,6 +32,49 @@ class Worker:
         self.store = store
         self.trainer = trainer
         self.sampler = WindowedSampler(trainer.buffer, max_staleness_versions=WINDOW)
+
+    async def write(self, prefix: str, first: int, count: int) -> list[str]:
+        """Reserve and commit groups whose rows hold their number; return those acknowledged."""
+        written: list[str] = []
+        for number in range(first, first + count):
+            name = f"{prefix}-{number}"
+            await self.trainer.buffer.reserve(0, group_id=name)
+            await self.trainer.buffer.commit(
+                name, rows(number, length=64), start_weight_version=0, end_weight_version=0
+            )
+            written.append(name)
+        return written
+
+    async def damaged(self) -> list[str]:
+        """Read all groups that this session has claimed; return those with other rows."""
+        metas = await self.trainer.buffer.training_owned_replay_groups()
+        found: list[str] = []
+        for meta in metas:
+            [name] = meta.extra_info["group_ids"]
+            expected = rows(int(name.rpartition("-")[2]), length=64)
+            stored = await self.trainer.samples.get_samples(meta)
+            same = [
+                np.array_equal(row["input_ids"], wanted["input_ids"])
+                and row["reward"] == wanted["reward"]
+                for row, wanted in zip(stored, expected, strict=True)
+            ]
+            found += [] if all(same) else [name]
+        return found
+
+    async def train_intact(self) -> list[str]:
+        """`train_all`, where a group with other rows than were written is an error."""
+        trained: list[str] = []
+        while True:
+            meta, _ = await self.sampler.select(
+                current_train_weight=0, min_prompt_groups=1, max_prompt_groups=BATCH
+            )
+            if meta is None:
+                return trained
+            if damaged := await self.damaged():
+                raise ValueError(f"groups came back with other rows: {damaged}")
+            ids = list(meta.extra_info["group_ids"])
+            await self.trainer.buffer.release_training_claims(ids)
+            trained += ids
 
     async def train_all(self) -> list[str]:
         """Claim and consume until nothing is ready; return the groups in the order claimed."""
