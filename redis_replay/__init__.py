@@ -15,6 +15,7 @@ from redis_replay.dynamic_sampling import (
     rewards_carry_no_signal,
 )
 from redis_replay.errors import ReplayError
+from redis_replay.filtering import DynamicSampling, FilterOutcome, GroupFilter, Replacement
 from redis_replay.meta import KVBatchMeta
 from redis_replay.protocols import PromptGroupSampler, TransactionalAdmissionSampler
 from redis_replay.rollout import RolloutSession
@@ -39,6 +40,7 @@ from redis_replay.samplers.weight_fifo import WeightFifoSampler
 from redis_replay.samplers.windowed import WindowedSampler
 from redis_replay.samples import SamplePlane
 from redis_replay.selection import Eviction, Rule, Selection, lag_metrics
+from redis_replay.step_target import StepTarget
 from redis_replay.store import ReplayStore, open_store
 from redis_replay.trainer import StepCommit, TrainerRank, TrainerSession
 from redis_replay.types import BufferStats, GroupState, Reservation, SlotView
@@ -52,7 +54,10 @@ __all__ = [
     "Completion",
     "CustomSamplerConfig",
     "DataPlaneMutationCut",
+    "DynamicSampling",
     "Eviction",
+    "FilterOutcome",
+    "GroupFilter",
     "GroupState",
     "InOrderSampler",
     "InOrderSamplerConfig",
@@ -62,6 +67,7 @@ __all__ = [
     "ReadyFirstSampler",
     "ReadyFirstSamplerConfig",
     "RedisReplayBuffer",
+    "Replacement",
     "ReplayError",
     "ReplayStore",
     "Reservation",
@@ -73,6 +79,7 @@ __all__ = [
     "SlotView",
     "StepCommit",
     "StepRewardStats",
+    "StepTarget",
     "TrainerRank",
     "TrainerSession",
     "TransactionalAdmissionSampler",

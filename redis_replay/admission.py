@@ -8,7 +8,8 @@ without any command.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -22,7 +23,7 @@ from redis_replay._redis.records import CONTROL_FIELDS, ControlRecord, OwnerReco
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.run_scripts import BindPolicy, SetCursor, SetWindow
 from redis_replay._redis.scripts import Admit
-from redis_replay.errors import StoreMissing
+from redis_replay.errors import StoreError, StoreMissing
 from redis_replay.samplers.base import NOTHING_DISPATCHED, PolicyBinding
 from redis_replay.selection import validate_version
 from redis_replay.session import Session
@@ -90,11 +91,15 @@ class Admission:
     Attributes:
         seen_version: Largest trainer version that ``trainer_version_fn`` has returned.
         undelivered: Indexes admitted for callers that were cancelled before they received them.
+        given: Indexes that callers have received, as long as they may be open.
     """
 
     session: Session
     seen_version: int = 0
     undelivered: list[int] = field(default_factory=list)
+    given: set[int] = field(default_factory=set)
+    _may_hold_unseen: bool = False
+    _turn: anyio.Lock = field(default_factory=anyio.Lock)
 
     @property
     def dispatch_index(self) -> int:
@@ -188,6 +193,8 @@ class Admission:
             ticket = await link.wakeups.ticket(Topic.ADMISSION)
             self.session.require_live()
             state = await read_admission(link.gateway)
+            async with self._turn:
+                await self._find_unseen()
             recheck = anyio.current_time() + _RECHECK_SECONDS
             while not self.undelivered:
                 self._look(trainer_version_fn)
@@ -209,22 +216,48 @@ class Admission:
     async def admit(self) -> int | None:
         """Advance the cursor by one and return the index, ``None`` when the gate is closed.
 
-        Atomic. An index that a cancelled call admitted is returned first.
+        Atomic. An index that a call admitted for a caller who never learned it is returned first.
         """
-        if self.undelivered:
-            return self.undelivered.pop(0)
         await self.session.attach()
         return await self.session.link.tasks.finish(
             partial(self._admit), unclaimed=self._keep_undelivered
         )
 
     async def _admit(self) -> int | None:
-        reply = await self.session.run_numbered(Admit(seen_version=self.seen_version))
-        if not isinstance(reply, Refusal):
-            return reply
-        if reply.code == "GATE":
-            return None
-        raise reply.error
+        async with self._turn:
+            await self._find_unseen()
+            if self.undelivered:
+                return self.undelivered.pop(0)
+            with self.asking(leaves_open=True):
+                reply = await self.session.run_numbered(Admit(seen_version=self.seen_version))
+            if not isinstance(reply, Refusal):
+                self.given.add(reply)
+                return reply
+            if reply.code == "GATE":
+                return None
+            raise reply.error
+
+    @contextmanager
+    def asking(self, *, leaves_open: bool) -> Generator[None]:
+        """Admit in the block; without an answer an index may be open that nobody knows of."""
+        try:
+            yield
+        except StoreError:
+            self._may_hold_unseen |= leaves_open
+            raise
+
+    async def _find_unseen(self) -> None:
+        """Look for open admissions of this session that no caller has received."""
+        if not self._may_hold_unseen:
+            return
+        gateway = self.session.link.gateway
+        [listed] = await gateway.pipeline([("HGETALL", gateway.keyspace.control(Key.ADMISSIONS))])
+        own = f"{self.session.epoch} {self.session.owner}".encode()
+        still_open = {int(index) for index, holder in listed.items() if holder == own}
+        self.given &= still_open
+        self.undelivered.extend(sorted(still_open - self.given))
+        self.given |= still_open
+        self._may_hold_unseen = False
 
     async def _keep_undelivered(self, index: int | None) -> None:
         if index is not None:

@@ -7,7 +7,8 @@ position.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -20,7 +21,7 @@ from redis_replay.claims import Claims, distinct_ids
 from redis_replay.codec import Value
 from redis_replay.commits import Commits, require_group_size
 from redis_replay.dynamic_sampling import PromptGroupRecord, rewards_carry_no_signal
-from redis_replay.errors import BufferFull, UnknownGroup
+from redis_replay.errors import BufferFull, StoreError, UnknownGroup
 from redis_replay.groups import as_rows, batch_meta, pack_record, read_records
 from redis_replay.meta import KVBatchMeta
 from redis_replay.payloads import encode_group
@@ -52,6 +53,8 @@ class RedisReplayBuffer:
         admission: The admission that samplers on this buffer use.
         undelivered: Applied reservations of a cut whose dispatcher was cancelled before it knew
             them.
+        asked: Ids of reservations that are being asked for, or given up, at this moment.
+        may_hold_unseen: Whether a call without an answer may have reserved what nobody knows of.
         reservations: Reserved groups that this buffer object may commit, by id.
     """
 
@@ -59,6 +62,8 @@ class RedisReplayBuffer:
     claims: Claims = field(init=False)
     admission: Admission = field(init=False)
     undelivered: list[Reservation] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+    may_hold_unseen: bool = False
     reservations: dict[str, Reservation] = field(default_factory=dict)
     commits: Commits = field(init=False)
 
@@ -154,13 +159,27 @@ class RedisReplayBuffer:
             columns.prompt_refs,
             columns.replacements,
         )
-        return self.hold(with_fence(draft, await self.session.call_now(call)))
+        with self.asking(draft.group_id):
+            return self.hold(with_fence(draft, await self.session.call_now(call)))
 
     async def _give_up(self, reservation: Reservation) -> None:
         """End a reservation whose caller was cancelled before it could know it."""
         self.reservations.pop(reservation.group_id, None)
         call = Abort(reservation.group_id, reservation.fence, "cancelled")
-        await self.session.call_now(call)
+        with self.asking(reservation.group_id):
+            await self.session.call_now(call)
+
+    @contextmanager
+    def asking(self, *group_ids: str) -> Generator[None]:
+        """Ask for reservations in the block; without an answer they may exist unseen."""
+        self.asked.update(group_ids)
+        try:
+            yield
+        except StoreError:
+            self.may_hold_unseen = True
+            raise
+        finally:
+            self.asked.difference_update(group_ids)
 
     def hold(self, reservation: Reservation) -> Reservation:
         """Remember a reservation of this session, so that `commit` finds its fence."""

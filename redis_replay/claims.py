@@ -23,6 +23,7 @@ from redis_replay.groups import batch_meta, read_records
 from redis_replay.meta import KVBatchMeta
 from redis_replay.selection import Selection
 from redis_replay.session import Session
+from redis_replay.stats import read_held
 from redis_replay.types import MAX_GROUPS_PER_CALL
 
 Taken = tuple[list[SlotRecord], KVBatchMeta | None]
@@ -124,16 +125,9 @@ class Claims:
 
     async def owned(self) -> list[SlotRecord]:
         """Return the claimed slots of this session in buffer order. A pure read."""
-        gateway = self.session.link.gateway
-        epoch = self.session.epoch
-        by_owner = gateway.keyspace.control(Key.CLAIMED_BY_OWNER)
-        [members] = await gateway.pipeline([("ZRANGEBYSCORE", by_owner, epoch, epoch)])
-        ids = [member.partition(b":")[2] for member in members]
-        if not ids:
-            return []
-        [stored] = await gateway.pipeline([("HMGET", gateway.keyspace.control(Key.SLOTS), *ids)])
-        slots = [SlotRecord.parse(i, r) for i, r in zip(ids, stored, strict=True) if r is not None]
-        return [slot for slot in slots if slot.epoch == epoch and slot.batch is not None]
+        session = self.session
+        held = await read_held(session.link.gateway, Key.CLAIMED_BY_OWNER, session.epoch)
+        return [slot for slot in held if slot.batch is not None]
 
     async def adopt(self) -> tuple[KVBatchMeta | None, int]:
         """Take over responsibility for all groups this session owns, after a transfer to it."""

@@ -174,9 +174,20 @@ class DataPlaneMutationCut:
         )
 
     async def _run(self, call: ApplyCut) -> tuple[Reservation, ...]:
-        fence = await self._buffer.session.call_now(call)
-        return tuple(self._buffer.hold(with_fence(draft, fence or 0)) for draft in self._drafts)
+        admission = self._buffer.admission
+        with self._buffer.asking(*call.group_ids), admission.asking(leaves_open=self._leaves_open):
+            fence = await self._buffer.session.call_now(call)
+            if self._leaves_open and self._index is not None:
+                admission.given.add(self._index)
+            return tuple(self._buffer.hold(with_fence(draft, fence or 0)) for draft in self._drafts)
+
+    @property
+    def _leaves_open(self) -> bool:
+        """Whether it admits a batch without reserving anything for it."""
+        return self._index is not None and not self._drafts
 
     async def _keep_undelivered(self, reservations: Sequence[Reservation]) -> None:
         """Leave applied reservations whose dispatcher was cancelled for the session's next look."""
         self._buffer.undelivered.extend(reservations)
+        if self._leaves_open and self._index is not None:
+            self._buffer.admission.undelivered.append(self._index)

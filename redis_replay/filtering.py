@@ -22,8 +22,8 @@ from redis_replay.dynamic_sampling import (
     rewards_carry_no_signal,
 )
 from redis_replay.errors import ConfigurationError
-from redis_replay.reservations import as_columns, draft_reservation
-from redis_replay.rewards import rewards_as_floats, sum_of_rewards
+from redis_replay.reservations import as_columns, draft_reservation, validate_group_id
+from redis_replay.rewards import reward_as_float, sum_of_rewards
 from redis_replay.selection import validate_version
 from redis_replay.types import Reservation
 
@@ -120,6 +120,14 @@ class GroupFilter:
             TypeError: a reward is not one number, or a value cannot be stored.
             SlotError: the group is not this session's to commit.
         """
+        validate_group_id(group_id)
+        validate_version("start_weight_version", start_weight_version)
+        validate_version("end_weight_version", end_weight_version, least=start_weight_version)
+        require_group_size(self.buffer.session, group_id, len(record.completions))
+        rewards = [
+            reward_as_float(completion.reward, where=f"group {group_id!r}, row {row}: reward")
+            for row, completion in enumerate(record.completions)
+        ]
         voting = participating_rewards(
             record,
             masked_reward_policy=self.settings.masked_reward_policy,
@@ -136,11 +144,6 @@ class GroupFilter:
                 zero_variance=False,
             )
             return FilterOutcome(kept=True)
-        require_group_size(self.buffer.session, group_id, len(record.completions))
-        rewards = rewards_as_floats(
-            [completion.reward for completion in record.completions],
-            where=f"group {group_id!r}: reward",
-        )
         return await self._drop(
             group_id,
             ending="filtered",
@@ -214,7 +217,12 @@ class GroupFilter:
         return await session.link.tasks.finish(dropped, unclaimed=self._keep_undelivered)
 
     async def _run_drop(self, call: Drop, draft: Reservation | None) -> FilterOutcome:
-        reply = await self.buffer.session.call_now(call)
+        with self.buffer.asking(*call.group_ids):
+            return self._received(await self.buffer.session.call_now(call), call, draft)
+
+    def _received(
+        self, reply: tuple[int, int, int | None] | None, call: Drop, draft: Reservation | None
+    ) -> FilterOutcome:
         self.buffer.reservations.pop(call.group_id, None)
         self.buffer.session.link.tasks.start(self.buffer.session.link.collect)
         if reply is None or draft is None:

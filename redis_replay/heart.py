@@ -51,7 +51,9 @@ class Heart:
     _pulses: list[Pulse] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _portal_context: AbstractContextManager[BlockingPortal] | None = None
+    _portal: BlockingPortal | None = None
     _beating: Future[None] | None = None
+    _added: anyio.Event = field(default_factory=anyio.Event)
 
     async def add(self, pulse: Pulse) -> None:
         """Beat for a session from now on; the first one starts the thread."""
@@ -59,8 +61,14 @@ class Heart:
             self._pulses.append(pulse)
         if self._portal_context is None:
             self._portal_context = start_blocking_portal("asyncio")
-            portal = await anyio.to_thread.run_sync(self._portal_context.__enter__)
-            self._beating = portal.start_task_soon(self._beat_forever)
+            self._portal = await anyio.to_thread.run_sync(self._portal_context.__enter__)
+            self._beating = self._portal.start_task_soon(self._beat_forever)
+        elif self._portal is not None:
+            self._portal.start_task_soon(self._hasten)
+
+    async def _hasten(self) -> None:
+        """Beat now: the session just added may have a shorter lease than those before it."""
+        self._added.set()
 
     def remove(self, pulse: Pulse) -> None:
         """Stop beating for a session."""
@@ -70,7 +78,7 @@ class Heart:
 
     async def stop(self) -> None:
         """End the thread."""
-        context, self._portal_context = self._portal_context, None
+        context, self._portal_context, self._portal = self._portal_context, None, None
         if context is not None and self._beating is not None:
             self._beating.cancel()
             with anyio.CancelScope(shield=True):
@@ -85,6 +93,7 @@ class Heart:
         watch = SilenceWatch(longest_gap_seconds=1.0)
         try:
             while True:
+                self._added = anyio.Event()
                 pulses = self._current()
                 pause = min((p.lease_seconds for p in pulses), default=1.0) / _BEATS_PER_LEASE
                 watch.longest_gap_seconds = 2 * pause + 1.0
@@ -93,7 +102,8 @@ class Heart:
                         await self._beat(gateway, pulse, watch)
                 except StoreError as failure:
                     _LOG.warning("heartbeats wait for the server: %s", failure)
-                await anyio.sleep(pause)
+                with anyio.move_on_after(pause):
+                    await self._added.wait()
         finally:
             with anyio.CancelScope(shield=True):
                 await gateway.close()

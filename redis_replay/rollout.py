@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
+
+import anyio
 
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord
@@ -13,6 +17,7 @@ from redis_replay.filtering import DynamicSampling, GroupFilter
 from redis_replay.samples import SamplePlane
 from redis_replay.selection import validate_version
 from redis_replay.session import Session
+from redis_replay.stats import read_held
 from redis_replay.types import MAX_GROUPS_PER_CALL, Reservation
 
 
@@ -26,6 +31,7 @@ class RolloutSession:
         self._session = session
         self.buffer = RedisReplayBuffer(session)
         self.samples = SamplePlane(session)
+        self._turn = anyio.Lock()
 
     @property
     def owner(self) -> str:
@@ -65,8 +71,8 @@ class RolloutSession:
         """Take redispatch tickets: reserved groups whose holder is gone, in buffer order.
 
         Atomic: a ticket goes to exactly one session. It keeps its id, order, target step and prompt
-        reference and gets a new fence and start weight. Reservations of this session that a
-        cancelled cut left behind are returned first.
+        reference and gets a new fence and start weight. Reservations of this session whose
+        caller never learned of them, being cancelled or without an answer, are returned first.
 
         Args:
             max_tickets: At most this many, 1 to 1,024.
@@ -78,12 +84,40 @@ class RolloutSession:
         validate_version("weight_version", weight_version)
         if not 1 <= max_tickets <= MAX_GROUPS_PER_CALL:
             raise ValueError(f"max_tickets must be 1 to {MAX_GROUPS_PER_CALL}, got {max_tickets}")
-        held = self.buffer.undelivered[:max_tickets]
-        del self.buffer.undelivered[: len(held)]
-        if len(held) == max_tickets:
-            return held
-        slots = await self._session.call(TakeTickets(max_tickets - len(held), weight_version))
-        return held + await self._with_prompts(slots)
+        await self._session.attach()
+        take = partial(self._take, max_tickets, weight_version)
+        return await self._session.link.tasks.finish(take, unclaimed=self._keep_undelivered)
+
+    async def _take(self, max_tickets: int, weight_version: int) -> list[Reservation]:
+        undelivered = self.buffer.undelivered
+        async with self._turn:
+            await self._find_unseen()
+            taken: list[Reservation] = []
+            if len(undelivered) < max_tickets:
+                call = TakeTickets(max_tickets - len(undelivered), weight_version)
+                with self.buffer.asking():
+                    taken = await self._with_prompts(await self._session.call_now(call))
+            held = undelivered[: max_tickets - len(taken)]
+            del undelivered[: len(held)]
+            return held + taken
+
+    async def _keep_undelivered(self, reservations: Sequence[Reservation]) -> None:
+        """Leave tickets whose taker was cancelled for the next call."""
+        self.buffer.undelivered.extend(reservations)
+
+    async def _find_unseen(self) -> None:
+        """Look for reservations of this session that no caller knows of."""
+        buffer = self.buffer
+        if not buffer.may_hold_unseen:
+            return
+        known = buffer.asked | buffer.reservations.keys()
+        buffer.may_hold_unseen = False
+        with buffer.asking():
+            session = self._session
+            slots = await read_held(session.link.gateway, Key.RESERVED_BY_OWNER, session.epoch)
+            known |= buffer.asked | buffer.reservations.keys()
+            unseen = [slot for slot in slots if slot.group_id not in known]
+            buffer.undelivered.extend(await self._with_prompts(unseen))
 
     async def _with_prompts(self, slots: list[SlotRecord]) -> list[Reservation]:
         if not slots:

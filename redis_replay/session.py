@@ -138,8 +138,8 @@ class Session:
             raise StoreClosed(f"session {self.owner!r} was detached; open a new one")
         if self.pulse is not None and self.pulse.lost:
             raise StaleOwner(
-                f"session {self.owner!r} has ended: it was silent for {self.lease_seconds}s, or was "
-                "replaced under its name. Its groups were given back; attach again."
+                f"session {self.owner!r} has ended: it was silent for {self.lease_seconds}s, or "
+                "was replaced under its name. Its groups were given back; attach again."
             )
 
     async def _attach(self) -> None:

@@ -69,6 +69,24 @@ async def read_slots(gateway: Gateway) -> list[SlotView]:
     return [slot.view(names) for slot in sorted(found, key=lambda slot: slot.order)]
 
 
+async def read_held(gateway: Gateway, by_owner: Key, epoch: int) -> list[SlotRecord]:
+    """Return the slots that a session holds, in buffer order. A pure read.
+
+    Args:
+        gateway: Of the run.
+        by_owner: `Key.RESERVED_BY_OWNER` or `Key.CLAIMED_BY_OWNER`.
+        epoch: The session's.
+    """
+    control = gateway.keyspace.control
+    [members] = await gateway.pipeline([("ZRANGEBYSCORE", control(by_owner), epoch, epoch)])
+    ids = [member.partition(b":")[2] for member in members]
+    if not ids:
+        return []
+    [stored] = await gateway.pipeline([("HMGET", control(Key.SLOTS), *ids)])
+    slots = [SlotRecord.parse(i, r) for i, r in zip(ids, stored, strict=True) if r is not None]
+    return [slot for slot in slots if slot.epoch == epoch]
+
+
 async def read_rewards(
     gateway: Gateway, group_ids: Sequence[str]
 ) -> list[tuple[float, ...] | None]:

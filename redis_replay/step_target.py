@@ -68,21 +68,29 @@ class StepTarget:
         """Groups that the step will never have."""
         return self.wanted - self.reachable
 
-    def lowered_minimum(self, min_prompt_groups: int, *, min_batch_fraction: float) -> int:
-        """Return the fewest groups to train the step with, now that some are lost.
+    def lowered_minimum(
+        self, min_prompt_groups: int, *, min_batch_fraction: float, held: int = 0
+    ) -> int:
+        """Return the fewest groups to take for the step, now that some are lost.
+
+        Args:
+            min_prompt_groups: Fewest groups to take when none is lost.
+            min_batch_fraction: Part of them that is enough.
+            held: Groups that the trainer has taken for the step already.
 
         Raises:
-            StepStarved: fewer are reachable than the fraction of the minimum allows, or none at
-                all: then close the step with `TrainerSession.skip_step`.
+            StepStarved: fewer can come than the fraction of the minimum allows, or none at all:
+                then close the step with what is held, or with `TrainerSession.skip_step`.
         """
         floor = max(1, math.ceil(min_batch_fraction * min_prompt_groups))
-        if self.reachable < floor:
+        remaining = self.reachable - held
+        if remaining < floor:
             raise StepStarved(
                 f"step {self.step} can have {self.reachable} of {self.wanted} groups and needs "
-                f"{floor}: {self.describe()}",
+                f"{held + floor}: {self.describe()}",
                 target=self,
             )
-        return min(min_prompt_groups, self.reachable)
+        return min(min_prompt_groups, remaining)
 
     def describe(self) -> str:
         """Return the numbers as one sentence."""

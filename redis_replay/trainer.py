@@ -134,9 +134,9 @@ class TrainerSession:
             deadline_seconds: How long to wait; for ever by default.
 
         Raises:
-            StepStarved: the step lost more groups than the fraction allows, or all of them (close it
-                with `skip_step`), or the deadline has passed; the error has all numbers. Nothing
-                was claimed.
+            StepStarved: the step lost more groups than the fraction allows, or all of them (close
+                it with `skip_step`), or the deadline has passed; the error has all numbers.
+                Nothing was claimed.
             ValueError: bounds that select nothing; nothing was touched.
             StoreClosed: the store was closed while waiting.
         """
@@ -175,7 +175,9 @@ class TrainerSession:
         if not target.shortfall:
             return min_prompt_groups
         return target.lowered_minimum(
-            min_prompt_groups, min_batch_fraction=self._min_batch_fraction
+            min_prompt_groups,
+            min_batch_fraction=self._min_batch_fraction,
+            held=len(await self.buffer.claims.owned()),
         )
 
     def _counts_steps(self) -> bool:

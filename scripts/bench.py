@@ -114,11 +114,14 @@ def main() -> None:
     with open_embedded(None) as lease:
         rows = list(anyio.run(measure, lease.url, sizes, rounds))
     print(f"claim of {CLAIMED_GROUPS} groups, medians of {rounds} rounds")
-    print(f"{'rule':<16}{f'{sizes[0]:,}':>10}{f'{sizes[1]:,}':>10}{'PING':>9}{'ratio':>8}{'PINGs':>8}")
+    print(
+        f"{'rule':<16}{f'{sizes[0]:,}':>10}{f'{sizes[1]:,}':>10}{'PING':>9}{'ratio':>8}{'PINGs':>8}"
+    )
     for row in rows:
         print(
             f"{row['rule']:<16}{row['small_ms']:>7.2f} ms{row['large_ms']:>7.2f} ms"
-            f"{row['ping_ms']:>6.2f} ms{row['large_over_small']:>8.2f}{row['small_over_ping']:>8.1f}"
+            f"{row['ping_ms']:>6.2f} ms{row['large_over_small']:>8.2f}"
+            f"{row['small_over_ping']:>8.1f}"
         )
     if arguments.json:
         facts = {"machine": platform.platform(), "python": platform.python_version()}

@@ -43,8 +43,9 @@ make_venv() {
 }
 
 install() {
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >&2 \
-    || fail "pip could not install it from the package registry; its message is above"
+  PIP_RETRIES=${PIP_RETRIES:-2} \
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >&2 \
+    || fail "pip could not install it, see its message above; the package registry must be reachable"
 }
 
 install_project() {

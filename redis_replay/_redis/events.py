@@ -46,6 +46,7 @@ _TOPICS: Final[Mapping[str, frozenset[Topic]]] = {
     "cursor": frozenset({Topic.ADMISSION}),
     "evict": frozenset({Topic.SPACE, Topic.READY}),
     "abort": frozenset({Topic.SPACE, Topic.READY}),
+    "drop": frozenset({Topic.SPACE, Topic.READY}),
     "remove": frozenset({Topic.SPACE, Topic.READY}),
     "resize": frozenset({Topic.SPACE}),
     "end_owner": frozenset(Topic),

@@ -30,9 +30,13 @@ RESERVING_KEYS: Final = (
 
 @dataclass(frozen=True)
 class StoreScript(ScriptCall[R], Generic[R]):
-    """A call about the run as a whole, refused when the run was restored or lost meanwhile."""
+    """A call about the run as a whole, refused when the run was restored or lost meanwhile.
+
+    The gateway puts the ``floor`` first: the newest mutation it knows of, which must not be gone.
+    """
 
     FRAME: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("floor", "number"),
         ("schema", "number"),
         ("lineage", "string"),
         ("store_epoch", "number"),

@@ -21,7 +21,6 @@ from redis_replay._redis.keys import Keyspace
 from redis_replay._redis.lua import Argument, RawReply, ScriptCall, load_script
 from redis_replay._redis.records import ControlRecord
 from redis_replay._redis.refusals import Refusal
-from redis_replay.errors import StoreRegressed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,14 +37,14 @@ class Gateway:
 
     Attributes:
         control: The newest control record that a reply carried, ``None`` before the first.
-        lost: What was found lost; no call is sent any more, reads still are.
+        lost: What a server said that has lost history; no call is sent to it any more, only reads.
     """
 
     target: Target
     keyspace: Keyspace
     deadline_seconds: float = DEFAULT_DEADLINE_SECONDS
     control: ControlRecord | None = None
-    lost: str | None = None
+    lost: Refusal | None = None
     _client: Redis = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,25 +67,27 @@ class Gateway:
 
         Args:
             call: The script and its arguments.
-            frame: The arguments that the call's kind carries (`ScriptCall.FRAME`).
+            frame: The arguments that the call's kind carries (`ScriptCall.FRAME`), without the floor.
             writes: Payload keys and their bytes, set in the same write before the script runs.
 
         Raises:
             StoreError: the server cannot be used, or did not answer within the deadline.
         """
         if self.lost is not None:
-            raise StoreRegressed(self.lost)
+            return self.lost
         floor = self.control.seq if self.control else 0
-        reply = await self.run(
-            lambda client: _run_script(client, self.keyspace, call, frame, writes)
-        )
+        full = (floor, *frame) if call.FRAME else ()
+        reply = await self.run(lambda client: _run_script(client, self.keyspace, call, full, writes))
         control = ControlRecord.parse(reply[1:5])
         if control is not None:
-            self.observe(control, floor=floor)
+            self.observe(control)
         code = reply[0].decode()
-        if code != "OK":
-            return Refusal(code, control, tuple(reply[5:]))
-        return call.parse(reply[5:])
+        if code == "OK":
+            return call.parse(reply[5:])
+        refusal = Refusal(code, control, tuple(reply[5:]))
+        if code == "REGRESSED":
+            self.lost = refusal
+        return refusal
 
     async def run(self, command: Callable[[Redis], Awaitable[T]]) -> T:
         """Run a command that may be repeated, and return its reply.
@@ -126,18 +127,8 @@ class Gateway:
 
         return await self.run(execute) if commands else []
 
-    def observe(self, control: ControlRecord, *, floor: int = 0) -> None:
-        """Keep a control record if it is the newest.
-
-        Raises:
-            StoreRegressed: it is older than what was known when it was asked for.
-        """
-        if control.seq < floor:
-            self.lost = (
-                f"{self.target.address} answered with mutation {control.seq} after mutation "
-                f"{floor} had been acknowledged: it lost history. Reopen the store and reconcile."
-            )
-            raise StoreRegressed(self.lost)
+    def observe(self, control: ControlRecord) -> None:
+        """Keep a control record if it is the newest."""
         if self.control is None or control.seq >= self.control.seq:
             self.control = control
 

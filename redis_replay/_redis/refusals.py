@@ -137,6 +137,11 @@ REFUSALS: Final[Mapping[str, Builder]] = {
         errors.StoreRegressed,
         "the run's history is another one now (lineage {0}); reopen the store",
     ),
+    "REGRESSED": _plain(
+        errors.StoreRegressed,
+        "the server is at mutation {0} after mutation {1} had been acknowledged: it lost history; "
+        "nothing was written. Reopen the store and reconcile.",
+    ),
     "STALE_STORE": _plain(
         errors.StaleStore, "the run was restored (store epoch {0}); this session must reopen it"
     ),

@@ -235,7 +235,7 @@ class Drop(SessionScript[tuple[int, int, int | None] | None]):
     prompt_refs: tuple[bytes, ...]
 
     SCRIPT = "drop"
-    KEYS = (*SESSION_KEYS, *RESERVED_KEYS, *RETIRING_KEYS, Key.TALLY, Key.ADMISSIONS)
+    KEYS = (*SESSION_KEYS, *RESERVED_KEYS, *RETIRING_KEYS, Key.TALLY)
 
     def parse(self, details: list[bytes]) -> tuple[int, int, int | None] | None:
         if not details:

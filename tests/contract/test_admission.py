@@ -57,26 +57,27 @@ async def test_of_two_stores_that_race_for_one_batch_one_wins_and_one_waits(runs
         samplers = [sampler_of(place, "in_order", 0) for place in (store, other)]
         await admit(samplers[0], 0)
         for version in range(1, ROUNDS + 1):
-            given: list[int] = []
-            racers = [Blocked(version), Blocked(version)]
-
-            async def race(sampler: Any, racer: Blocked, given: list[int]) -> None:
-                given.append(await sampler.admit(trainer_version_fn=racer.look))
-
-            async with anyio.create_task_group() as tasks:
-                for sampler, racer in zip(samplers, racers, strict=True):
-                    tasks.start_soon(race, sampler, racer, given)
-                await until(
-                    lambda given=given, racers=racers: _settled(given, racers),  # type: ignore[misc]
-                    what="one store was admitted and the other found the gate closed",
-                )
-                tasks.cancel_scope.cancel()
-            assert [version] == given
+            assert [version] == await race(samplers, version)
         assert ROUNDS == (await store.stats()).dispatch_index
 
 
-async def _settled(given: list[int], racers: list[Blocked]) -> bool:
-    return len(given) == 1 and any(racer.looks >= 3 for racer in racers)
+async def race(samplers: list[Any], version: int) -> list[int]:
+    """Admit from all at once at a version that opens the gate for one; return what was given."""
+    given: list[int] = []
+    racers = [Blocked(version) for _ in samplers]
+
+    async def run(sampler: Any, racer: Blocked) -> None:
+        given.append(await sampler.admit(trainer_version_fn=racer.look))
+
+    async def one_is_left() -> bool:
+        return bool(given) and any(racer.looks >= 3 for racer in racers)
+
+    async with anyio.create_task_group() as tasks:
+        for sampler, racer in zip(samplers, racers, strict=True):
+            tasks.start_soon(run, sampler, racer)
+        await until(one_is_left, what="one was admitted and the other found the gate closed")
+        tasks.cancel_scope.cancel()
+    return given
 
 
 async def test_many_tasks_of_one_sampler_get_each_index_once(runs: Runs) -> None:
@@ -121,7 +122,7 @@ async def test_the_index_of_a_cancelled_admission_is_given_at_a_closed_gate_too(
     async with runs.open() as store:
         sampler = sampler_of(store, "in_order", 0)
         await sampler.flush()
-        gateway = store.buffer.session.link.gateway
+        gateway: Any = store.buffer.session.link.gateway
         send, sent = gateway.call, anyio.Event()
 
         async def announced(call: Any, *arguments: Any, **options: Any) -> Any:
@@ -129,7 +130,7 @@ async def test_the_index_of_a_cancelled_admission_is_given_at_a_closed_gate_too(
                 sent.set()
             return await send(call, *arguments, **options)
 
-        gateway.call = announced  # type: ignore[method-assign]
+        gateway.call = announced
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(admit, sampler, 0)
             await sent.wait()
@@ -282,9 +283,11 @@ async def test_a_blocked_caller_whose_session_was_replaced_is_told(runs: Runs) -
         await host.__aenter__()
         sampler = sampler_of(host, "in_order", 0)
         await host.buffer.reserve(0, target_step=await admit(sampler, 0))
-        async with blocked(_told(sampler.admit, StaleOwner), 0) as waiting:
-            async with store.rollout(owner="twice"):
-                assert "told" == await waiting.ended()
+        async with (
+            blocked(_told(sampler.admit, StaleOwner), 0) as waiting,
+            store.rollout(owner="twice"),
+        ):
+            assert "told" == await waiting.ended()
 
 
 def _told(call: Any, error: type[Exception]) -> Callable[..., Awaitable[str]]:
@@ -306,27 +309,30 @@ async def test_closing_a_store_ends_every_blocked_call_with_store_closed(runs: R
             await call()
         ended[name] = anyio.current_time()
 
-    async with anyio.create_task_group() as tasks:
-        async with runs.open(capacity=1) as store, store.trainer(owner="t") as trainer:
-            sampler, selects = sampler_of(store, "in_order", 0), sampler_of(trainer, "in_order", 0)
-            await admit(sampler, 0)
-            await ready_for_step(store, 0, 1)
-            version, topics = Blocked(0), topics_waited_for(store)
-            calls: dict[str, Callable[[], Awaitable[Any]]] = {
-                "admit": lambda: sampler.admit(trainer_version_fn=version.look),
-                "wait": lambda: sampler.wait_until_admissible(trainer_version_fn=version.look),
-                "select": lambda: trainer.select(selects, min_prompt_groups=2, max_prompt_groups=2),
-                "reserve": lambda: store.buffer.reserve_when_free(0),
-            }
-            for name, call in calls.items():
-                tasks.start_soon(run, name, call)
+    async with (
+        anyio.create_task_group() as tasks,
+        runs.open(capacity=1) as store,
+        store.trainer(owner="t") as trainer,
+    ):
+        sampler, selects = sampler_of(store, "in_order", 0), sampler_of(trainer, "in_order", 0)
+        await admit(sampler, 0)
+        await ready_for_step(store, 0, 1)
+        version, topics = Blocked(0), topics_waited_for(store)
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "admit": lambda: sampler.admit(trainer_version_fn=version.look),
+            "wait": lambda: sampler.wait_until_admissible(trainer_version_fn=version.look),
+            "select": lambda: trainer.select(selects, min_prompt_groups=2, max_prompt_groups=2),
+            "reserve": lambda: store.buffer.reserve_when_free(0),
+        }
+        for name, call in calls.items():
+            tasks.start_soon(run, name, call)
 
-            async def all_wait() -> bool:
-                return len(topics) == 3 and version.looks >= 6
+        async def all_wait() -> bool:
+            return len(topics) == 3 and version.looks >= 6
 
-            await until(all_wait, what="all four calls were blocked")
-            begun = anyio.current_time()
-            await store.close()
+        await until(all_wait, what="all four calls were blocked")
+        begun = anyio.current_time()
+        await store.close()
     assert {*calls} == {*ended}
     assert max(ended.values()) - begun < 1.0
 

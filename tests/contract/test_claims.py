@@ -11,6 +11,7 @@ from redis_replay import (
     Eviction,
     GroupState,
     KVBatchMeta,
+    PromptGroupSampler,
     Rule,
     Selection,
     TrainerSession,
@@ -20,6 +21,7 @@ from redis_replay import (
 from redis_replay._redis.keys import Key
 from redis_replay.errors import StaleOwner, StoreCorrupted, TooManyClaims, UnknownGroup, WrongState
 from tests.contract.keyspace import attached, control_key, nothing_changed
+from tests.contract.waits import Waits
 from tests.harness import Runs, commit_ready
 
 pytestmark = pytest.mark.anyio
@@ -211,6 +213,44 @@ async def test_two_trainers_that_select_at_once_never_share_a_group(runs: Runs) 
             await other.buffer.release_training_claims(taken["b"])
             assert 1 == await store.buffer.evict(Eviction(below=version + 2))
         assert 0 == await store.buffer.size()
+
+
+async def test_a_waiting_trainer_is_woken_by_the_commit_that_completes_its_batch(
+    runs: Runs,
+) -> None:
+    async with runs.open() as store, runs.open() as host, store.trainer(owner="job") as trainer:
+        sampler = create_sampler(trainer.buffer, WindowedSamplerConfig())
+        first = await commit_ready(host, 0)
+        waits, taken = Waits(store), list[str]()
+
+        async def wait_for_batch() -> None:
+            meta, _ = await trainer.select(sampler, min_prompt_groups=2, max_prompt_groups=2)
+            taken.extend(meta.extra_info["group_ids"])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait_for_batch)
+            await waits.begun()
+            assert [] == await trainer.buffer.training_owned_group_ids()
+            second = await commit_ready(host, 0)
+        assert [first, second] == taken
+
+
+async def test_a_cancelled_wait_for_a_batch_has_claimed_nothing(runs: Runs) -> None:
+    async with runs.open() as store, store.trainer(owner="job") as trainer:
+        sampler = create_sampler(trainer.buffer, WindowedSamplerConfig())
+        await commit_ready(store, 0)
+        await sampler.evict(current_train_weight=0)
+        waits = Waits(store)
+        async with nothing_changed(runs), anyio.create_task_group() as tasks:
+            tasks.start_soon(select_two, trainer, sampler)
+            await waits.begun()
+            tasks.cancel_scope.cancel()
+        assert [] == await trainer.buffer.training_owned_group_ids()
+
+
+async def select_two(trainer: TrainerSession, sampler: PromptGroupSampler) -> None:
+    """Wait for a batch of two groups."""
+    await trainer.select(sampler, min_prompt_groups=2, max_prompt_groups=2)
 
 
 async def test_two_claims_of_one_step_are_settled_together(runs: Runs) -> None:

@@ -10,7 +10,6 @@ import pytest
 from redis_replay import Eviction, Rule, Selection
 from redis_replay._redis.keys import Key, Keyspace
 from redis_replay._redis.run_scripts import Bury
-from redis_replay.collector import group_of_payload_key
 from redis_replay.errors import StoreMissing
 from redis_replay.store import DEFAULT_PARTITION
 from tests.contract.keyspace import (
@@ -149,17 +148,6 @@ async def test_orphans_of_one_run_are_not_sought_among_anothers(runs: Runs) -> N
         for _ in range(2):
             assert [] == await store.find_orphans()
         assert 1 == len(await runs.payload_keys())
-
-
-@pytest.mark.parametrize("group_id", ["a", "a:b", "a:c1", "x:w2", "\N{GREEK SMALL LETTER PI} 7"])
-def test_a_payload_key_names_its_group(group_id: str) -> None:
-    keyspace = Keyspace("r", "p")
-    for key in (
-        keyspace.payload(group_id, 5),
-        keyspace.payload(group_id, 5, chunk=3),
-        keyspace.written(group_id, 5, 9),
-    ):
-        assert group_id == group_of_payload_key(key, keyspace.payload_prefix)
 
 
 async def test_forgetting_nothing_changes_nothing(runs: Runs) -> None:

@@ -302,6 +302,28 @@ async def test_an_open_admission_of_a_host_that_left_is_given_out_first(runs: Ru
         assert 2 == (await store.stats()).dispatch_index
 
 
+async def test_a_step_that_is_complete_already_gets_no_group_twice(runs: Runs) -> None:
+    size = 8
+    async with runs.open(groups_per_step=size, capacity=64) as store:
+        for _ in range(size):
+            await commit_ready(store, 29, target_step=30)
+        await store.publish_trainer_version(30)
+        sampler = in_order(store, lookahead=1)
+        sampler.set_dispatch_index(30)
+        dispatched = {}
+        for _ in range(2):
+            await sampler.wait_until_admissible(trainer_version_fn=lambda: 30)
+            async with store.mutation() as cut:
+                stamp = sampler.commit_admission(cut)
+                assert stamp is not None
+                dispatched[stamp] = size - await store.buffer.count_for_target_step(stamp)
+                for _ in range(dispatched[stamp]):
+                    cut.reserve(30, target_step=stamp)
+        assert {30: 0, 31: size} == dispatched
+        counts = [await store.buffer.count_for_target_step(step) for step in (29, 30, 31, 32)]
+        assert [0, size, size, 0] == counts
+
+
 async def test_a_cut_of_a_session_reserves_for_that_session(runs: Runs) -> None:
     async with runs.open() as store, store.rollout(owner="host") as host:
         async with host.mutation() as cut:

@@ -1,4 +1,4 @@
-"""The admission gate: a batch may dispatch while the cursor is below trainer version plus window."""
+"""The gate: a batch may dispatch while the cursor is below trainer version plus window."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ async def test_looking_at_the_callers_version_costs_no_command(runs: Runs) -> No
     async with runs.open() as store:
         sampler = sampler_of(store, "in_order", 0)
         await admit(sampler, 0)
-        gateway = store.buffer.session.link.gateway
+        gateway: Any = store.buffer.session.link.gateway
         reads: list[int] = []
         pipeline = gateway.pipeline
 
@@ -211,7 +211,7 @@ async def test_looking_at_the_callers_version_costs_no_command(runs: Runs) -> No
             reads.append(len(commands))
             return await pipeline(*commands, **options)
 
-        gateway.pipeline = counted  # type: ignore[method-assign]
+        gateway.pipeline = counted
         async with blocked(sampler.wait_until_admissible, 0) as waiting:
             begun = len(reads)
             while waiting.looks < 20:
@@ -273,7 +273,9 @@ def test_a_negative_window_is_refused_where_it_is_set(policy: str) -> None:
         sampler.set_gate_window(-1)
 
 
-@pytest.mark.parametrize(("value", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError)])
+@pytest.mark.parametrize(
+    ("value", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError)]
+)
 async def test_a_version_function_that_returns_no_version_is_refused(
     runs: Runs, value: Any, error: type[Exception]
 ) -> None:

@@ -266,6 +266,35 @@ async def test_a_waiting_reservation_holds_nothing_when_it_is_cancelled(runs: Ru
         assert 0 == await store.buffer.size()
 
 
+async def test_a_full_buffer_drops_no_finished_work_and_stops_no_commit(runs: Runs) -> None:
+    async with runs.open(capacity=4) as store:
+        ready = [await commit_ready(store, 0) for _ in range(2)]
+        flying = [(await store.buffer.reserve(0)).group_id for _ in range(2)]
+        waits, got = Waits(store), anyio.Event()
+
+        async def produce() -> None:
+            await store.buffer.reserve_when_free(0, group_id="fifth")
+            got.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(produce)
+            await waits.begun()
+            await store.buffer.commit(
+                flying[0], rows(), start_weight_version=0, end_weight_version=0
+            )
+            assert not got.is_set()
+            assert 4 == await store.buffer.size()
+            await store.buffer.abort(flying[1])
+        for _ in range(10):
+            await store.buffer.abort("fifth")
+            assert 3 == await store.buffer.size()
+            await store.buffer.reserve_when_free(0, group_id="fifth")
+            assert 4 == await store.buffer.size()
+        meta = await store.buffer.claim_for_training(ready)
+        assert ready == meta.extra_info["group_ids"]
+        assert 4 == await store.buffer.size()
+
+
 async def test_reserving_under_a_closed_store_says_so(runs: Runs) -> None:
     async with runs.open() as store:
         buffer = store.buffer

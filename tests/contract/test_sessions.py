@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import anyio
@@ -193,6 +194,23 @@ async def test_heartbeats_keep_a_session_while_the_event_loop_is_blocked(runs: R
         time.sleep(BLOCKED_SECONDS)  # noqa: ASYNC251
         assert {"job", "watcher"} <= await owners(runs)
         assert (ready,) == (await trainer.commit_step(0)).trained
+
+
+async def test_a_short_lease_is_kept_in_a_store_whose_other_sessions_have_long_ones(
+    runs: Runs,
+) -> None:
+    async with runs.open() as store:
+        await store.buffer.reserve(0)
+
+        async def has_beaten(owner: str, count: int) -> bool:
+            record = await runs.client.hget(control_key(runs, Key.OWNERS), owner)
+            return record is not None and int(record.split(b" ")[1]) >= count
+
+        long = partial(has_beaten, session_of(store).owner, 1)
+        await until(long, what="the session with the long lease beat")
+        async with store.trainer(owner="job", lease_seconds=SHORT_LEASE_SECONDS):
+            short = partial(has_beaten, "job", 3)
+            await until(short, what="the session with the short lease beat three times")
 
 
 async def test_a_run_without_sessions_is_cleared_by_the_next_one_after_a_lease(runs: Runs) -> None:

@@ -58,6 +58,28 @@ async def test_another_session_that_names_the_batch_gets_the_same_answer(runs: R
         assert (0, (group_id,)) == reply
 
 
+async def test_a_step_that_was_trained_is_not_answered_to_who_holds_other_claims(
+    runs: Runs,
+) -> None:
+    async with (
+        runs.open() as store,
+        runs.open() as second,
+        store.trainer(owner="a") as trainer,
+        second.trainer(owner="b") as late,
+    ):
+        ids = [await commit_ready(store, 0) for _ in range(2)]
+        await trainer.buffer.claim_for_training(ids[:1])
+        await late.buffer.claim_for_training(ids[1:])
+        await trainer.commit_step(0)
+        await collected(store)
+        async with nothing_changed(runs):
+            with pytest.raises(StepMismatch):
+                await late.commit_step(0)
+        assert (ids[1],) == (await late.commit_step(1)).trained
+        with pytest.raises(StepMismatch):
+            await late.commit_step(0)
+
+
 @pytest.mark.parametrize("step", [0, 2, 7])
 async def test_a_step_that_is_not_the_trainer_version_is_refused(runs: Runs, step: int) -> None:
     async with runs.open() as store, store.trainer(owner="job") as trainer:

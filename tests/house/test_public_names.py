@@ -75,9 +75,10 @@ SEED_POSITIONAL = frozenset(
     {
         *("create_sampler", "required_buffer_capacity_for_config", "drain_step_reward_metrics"),
         *("record_group_rewards", "RedisReplayBuffer.commit", "KVBatchMeta.slice"),
+        "GroupFilter.commit",
     }
 )
-"""Callables whose second argument is positional because it is in the seed."""
+"""Callables whose second argument is positional because it is in the seed, or takes its place."""
 
 PUBLIC = {name: getattr(redis_replay, name) for name in redis_replay.__all__}
 CLASSES = {name: found for name, found in PUBLIC.items() if inspect.isclass(found)}

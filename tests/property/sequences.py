@@ -1,7 +1,7 @@
 """Random sequences of verbs: drawn from a seed with an eye on the model, shortened when they fail.
 
-Four verbs of five are drawn so that they can do something (an owner commits what it reserved, settles
-what it claimed); the fifth is anything by anybody, so that every refusal is met as well.
+Four verbs of five are drawn so that they can do something (an owner commits what it reserved,
+settles what it claimed); the fifth is anything by anybody, so that every refusal is met as well.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ def _nth(rng: random.Random) -> int:
     return rng.choice([0, 0, 0, 0, 1, 2, 5])
 
 
+def _back(rng: random.Random) -> int:
+    return rng.choice([0, 0, 0, 0, 0, 1])
+
+
 def _numbers(rng: random.Random) -> tuple[int, ...]:
     return rng.choice([(0,), (0, 1), (1, 0), (0, 1, 2), (1, 1), (9,), (2, 3)])
 
@@ -86,20 +90,23 @@ def _cut(rng: random.Random, owner: str, *, depth: int = 0) -> Cut:
 VERBS: dict[type[Verb], tuple[int, Draw]] = {
     Reserve: (7, lambda r, o: Reserve(o, r.randrange(GROUPS), _lead(r), _target(r))),
     Cut: (5, lambda r, o: _cut(r, o)),
-    Commit: (12, lambda r, o: Commit(o, _nth(r), r.randrange(100), r.choice([0, 0, 0, 1, -1]))),
+    Commit: (
+        12,
+        lambda r, o: Commit(o, _nth(r), r.randrange(100), r.choice([0, 0, 0, 1, -1]), _back(r)),
+    ),
     Select: (
-        8,
+        10,
         lambda r, o: Select(
             *(o, r.choice(list(Rule)), r.choice([0, 1, 2]), r.choice([0, 0, 0, 1])),
             *(r.choice([1, 1, 1, 2]), r.choice([0, 1, 3])),
         ),
     ),
-    ClaimExactly: (3, lambda r, o: ClaimExactly(o, _numbers(r))),
+    ClaimExactly: (4, lambda r, o: ClaimExactly(o, _numbers(r))),
     CommitStep: (7, lambda r, o: CommitStep(o, r.choice([0, 0, 0, 0, -1, 1]), r.random() < 0.3)),
     Release: (3, lambda r, o: Release(o, r.choice(["", "", "missing", "extra", "twice"]))),
-    Requeue: (4, lambda r, o: Requeue(o, r.choice([(), _numbers(r)]), r.random() < 0.5)),
-    WriteBack: (4, lambda r, o: WriteBack(o, r.choice([None, None, 0, 1, 3]))),
-    Abort: (3, lambda r, o: Abort(o, _nth(r), r.choice(["aborted", "failed"]))),
+    Requeue: (7, lambda r, o: Requeue(o, r.choice([(), _numbers(r)]), r.random() < 0.5)),
+    WriteBack: (7, lambda r, o: WriteBack(o, r.choice([None, None, 0, 1, 3]))),
+    Abort: (3, lambda r, o: Abort(o, _nth(r), r.choice(["aborted", "failed"]), _back(r))),
     Remove: (2, lambda r, o: Remove(o, _numbers(r))),
     Evict: (3, lambda r, o: Evict(o, r.choice([0, 0, 1, 2]), r.random() < 0.5)),
     Promote: (3, lambda r, o: Promote(o, _lead(r))),
@@ -116,7 +123,8 @@ VERBS: dict[type[Verb], tuple[int, Draw]] = {
     Collect: (1, lambda r, o: Collect(o)),
 }
 NEEDS_RESERVATION = (Commit, Abort)
-NEEDS_CLAIMS = (CommitStep, Release, Requeue, WriteBack, Transfer, Adopt)
+NEEDS_CLAIMS = (CommitStep, Release, Transfer, Adopt)
+NEEDS_CLAIMED = (Requeue, WriteBack)
 NEEDS_READY = (Select, ClaimExactly, Evict, Promote)
 
 
@@ -167,6 +175,8 @@ def _fits(side: ModelSide, kind: type[Verb], owner: str) -> bool:
         return False
     if kind in NEEDS_CLAIMS:
         return bool(side.model.owned(side.members[owner]))
+    if kind in NEEDS_CLAIMED:
+        return bool(side.model.in_state("claimed"))
     if kind in NEEDS_RESERVATION:
         return bool(side.committable(owner))
     if kind in NEEDS_READY:

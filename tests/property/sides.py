@@ -1,7 +1,7 @@
 """The two kinds of system that a sequence of verbs runs on: the model, and a store.
 
-Both keep the same little memory that a rollout host has: the fence of each group it reserved. It is
-never cleared, so that late commits and aborts of lost attempts happen all the time.
+Both keep the same little memory that a rollout host has: the fences of each group it reserved. It
+is never cleared, so that late commits and aborts of lost attempts happen all the time.
 """
 
 from __future__ import annotations
@@ -32,16 +32,31 @@ View = dict[str, Any]
 
 
 @dataclass
+class Memory:
+    """The fences of every attempt that an owner ever had, by owner and group, in order."""
+
+    fences: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+
+    def remember(self, owner: str, group_id: str, fence: int) -> None:
+        self.fences.setdefault((owner, group_id), []).append(fence)
+
+    def fence_of(self, owner: str, group_id: str, *, back: int = 0) -> int:
+        """Return the owner's newest fence for a group, or one further back."""
+        known = self.fences.get((owner, group_id), [])
+        return known[-1 - back] if back < len(known) else NEVER_DRAWN
+
+
+@dataclass
 class ModelSide:
     """The plain model and what its owners remember."""
 
     model: BufferModel
     members: dict[str, Member] = field(default_factory=dict)
-    fences: dict[tuple[str, str], int] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
 
     def remembered(self, owner: str) -> list[str]:
         """Return the groups an owner has fences for, those it may commit first."""
-        known = [group_id for name, group_id in self.fences if name == owner]
+        known = [group_id for name, group_id in self.memory.fences if name == owner]
         return sorted(known, key=lambda group_id: (not self._is_current(owner, group_id), group_id))
 
     def committable(self, owner: str) -> list[str]:
@@ -55,7 +70,7 @@ class ModelSide:
         return (
             group is not None
             and group.state == "reserved"
-            and group.fence == self.fences[owner, group_id]
+            and group.fence == self.memory.fence_of(owner, group_id)
         )
 
     def is_attached(self, owner: str) -> bool:
@@ -107,7 +122,7 @@ class StoreSide:
 
     store: ReplayStore
     sessions: dict[str, TrainerSession] = field(default_factory=dict)
-    fences: dict[tuple[str, str], int] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
 
     async def attach(self, owner: str, *, planned: bool) -> None:
         session = self.store.trainer(
@@ -184,8 +199,6 @@ class StoreSide:
         if slots:
             await self.store.buffer.remove([slot.group_id for slot in slots])
         await self.store.collect_garbage()
-        for _ in range(2):
-            await self.store.find_orphans()
 
 
 def content_rows(content: int) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from redis_replay.payloads import encode_group
 from redis_replay.selection import Eviction, Rule, Selection
-from tests.property.sides import NEVER_DRAWN, ModelSide, StoreSide, content_rows
+from tests.property.sides import ModelSide, StoreSide, content_rows
 from tests.property.slots import Place
 
 NO_GROUP = "never-reserved"
@@ -90,13 +90,13 @@ class Reserve(Verb):
 
     def on_model(self, side: ModelSide, plan: Place) -> None:
         fence = side.model.reserve(side.members[self.owner], plan)
-        side.fences[self.owner, plan.group_id] = fence
+        side.memory.remember(self.owner, plan.group_id, fence)
 
     async def on_store(self, side: StoreSide, plan: Place) -> None:
         reservation = await side.sessions[self.owner].buffer.reserve(
             plan.weight, target_step=plan.target, group_id=plan.group_id
         )
-        side.fences[self.owner, plan.group_id] = reservation.fence
+        side.memory.remember(self.owner, plan.group_id, reservation.fence)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class TakeTickets(Verb):
     def on_model(self, side: ModelSide, plan: int) -> Any:
         taken = side.model.take_tickets(side.members[self.owner], most=self.most, weight=plan)
         for group in taken:
-            side.fences[self.owner, group.group_id] = group.fence
+            side.memory.remember(self.owner, group.group_id, group.fence)
         return [(g.group_id, g.start, g.target, g.attempt) for g in taken]
 
     async def on_store(self, side: StoreSide, plan: int) -> Any:
@@ -118,7 +118,7 @@ class TakeTickets(Verb):
             max_tickets=self.most, weight_version=plan
         )
         for held in taken:
-            side.fences[self.owner, held.group_id] = held.fence
+            side.memory.remember(self.owner, held.group_id, held.fence)
         return [(h.group_id, h.weight_version, h.target_step, h.attempt) for h in taken]
 
 
@@ -160,7 +160,7 @@ class Cut(Verb):
         model.apply_cut(member, cut)
         for wanted in plan["places"]:
             group = model.groups[wanted.group_id]
-            side.fences[self.owner, group.group_id] = group.fence
+            side.memory.remember(self.owner, group.group_id, group.fence)
         return cut.index
 
     async def on_store(self, side: StoreSide, plan: Any) -> Any:
@@ -181,7 +181,7 @@ class Cut(Verb):
         except KeyError:
             return "broken"
         for held in cut.reservations:
-            side.fences[self.owner, held.group_id] = held.fence
+            side.memory.remember(self.owner, held.group_id, held.fence)
         return index
 
 
@@ -203,11 +203,12 @@ class Admit(Verb):
 
 @dataclass(frozen=True)
 class Commit(Verb):
-    """Commits the n-th group the owner remembers, with rows of a content of its own."""
+    """Commits the n-th group the owner remembers, under its newest fence or one further back."""
 
     nth: int
     content: int
     newer: int = 0
+    back: int = 0
 
     def plan(self, side: ModelSide) -> Any:
         known = side.remembered(self.owner)
@@ -226,7 +227,7 @@ class Commit(Verb):
         side.model.commit(
             side.members[self.owner],
             group_id,
-            fence=side.fences.get((self.owner, group_id), NEVER_DRAWN),
+            fence=side.memory.fence_of(self.owner, group_id, back=self.back),
             start=plan["start"],
             end=plan["end"],
             payload_bytes=encode_group(group_id, plan["rows"]).payload_bytes,
@@ -240,7 +241,7 @@ class Commit(Verb):
             plan["rows"],
             start_weight_version=plan["start"],
             end_weight_version=plan["end"],
-            fence=side.fences.get((self.owner, group_id), NEVER_DRAWN),
+            fence=side.memory.fence_of(self.owner, group_id, back=self.back),
         )
 
 
@@ -248,17 +249,18 @@ class Commit(Verb):
 class Abort(Verb):
     nth: int
     reason: str
+    back: int = 0
 
     def plan(self, side: ModelSide) -> str:
         known = side.remembered(self.owner)
         return known[self.nth % len(known)] if known else NO_GROUP
 
     def on_model(self, side: ModelSide, plan: str) -> None:
-        fence = side.fences.get((self.owner, plan), NEVER_DRAWN)
+        fence = side.memory.fence_of(self.owner, plan, back=self.back)
         side.model.abort(side.members[self.owner], plan, fence=fence, reason=self.reason)
 
     async def on_store(self, side: StoreSide, plan: str) -> None:
-        fence = side.fences.get((self.owner, plan), NEVER_DRAWN)
+        fence = side.memory.fence_of(self.owner, plan, back=self.back)
         await side.sessions[self.owner].buffer.abort(plan, fence=fence, reason=self.reason)
 
 

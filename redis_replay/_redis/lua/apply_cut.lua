@@ -32,6 +32,6 @@ if args.loader_revision then
   control.set('loader_revision', text.whole(args.loader_revision + 1))
   control.set('loader_state', args.loader_state)
 end
-local fence = #args.group_ids > 0 and reservation.write(args.index, args.targets, args.replacements)
+local fence = #args.group_ids > 0 and reservation.write(reservation.batch(args.index), args.targets, args.replacements)
 if fence and args.index then redis.call('HDEL', keys.admissions, text.whole(args.index)) end
 return session.close('cut', args.group_ids, fence and text.whole(fence) or '')

@@ -4,7 +4,7 @@
 -- replacement in one step, so a trainer never waits for a group that nobody generates. The budget of
 -- replacements is counted along the chain of one place.
 -- Keys: meta slots prompts reserved reserved_by_step reserved_by_owner tickets counters ends dead
---   steps tally admissions sessions owners events
+--   steps tally sessions owners events
 -- Args: group_id fence ending reason samples reward_sum zero_variance budget group_ids weights prompt_refs
 -- States: none -> reserved; reserved -> aborted filtered
 -- Returns: fence, number and target step of the replacement; nothing when there is none

@@ -9,9 +9,10 @@
 local refusal = control.open()
 if refusal then return refusal end
 if args.trainer_version > control.version then
+  local first = tonumber(redis.call('HGET', keys.meta, 'admitted') or '') or args.trainer_version
+  local batches = math.max(0, args.trainer_version - math.max(control.version, first))
   control.version = args.trainer_version
-  local kept = redis.call('HMGET', keys.meta, 'policy', 'groups_per_step')
-  steps.fold(kept[1], tonumber(kept[2] or ''), nil)
+  steps.fold(batches)
   control.set('trainer_version', text.whole(control.version))
   control.close('version', {}, '')
 end

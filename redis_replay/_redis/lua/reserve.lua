@@ -13,4 +13,5 @@ local refusal = session.open()
 if refusal then return refusal end
 refusal = reservation.check()
 if refusal then return refusal end
-return session.close('reserve', args.group_ids, text.whole(reservation.write(nil, args.targets, args.replacements)))
+local fence = reservation.write(reservation.batch(nil), args.targets, args.replacements)
+return session.close('reserve', args.group_ids, text.whole(fence))

@@ -20,7 +20,7 @@ for at, number in ipairs(args.batches) do
   claims[at] = text.whole(number)
 end
 claims = table.concat(claims, ',')
-local kept = redis.call('HMGET', keys.meta, 'policy', 'last_step', 'last_claims', 'last_answer', 'groups_per_step')
+local kept = redis.call('HMGET', keys.meta, 'policy', 'last_step', 'last_claims', 'last_answer')
 if args.step and args.step ~= control.version then
   if tonumber(kept[2] or '') == args.step and kept[3] == claims then
     return control.head('OK', unpack(text.unpack(kept[4])))
@@ -69,10 +69,11 @@ end
 retire.groups(slots, 'trained', 'trained')
 retire.groups(late, 'aborted', 'stale')
 manifest.forget(slots, {})
+steps.train(#slots)
 local answer = { text.whole(#slots), text.whole(#late), unpack(ids) }
 if args.step then
   control.version = args.step + 1
-  steps.fold(kept[1], tonumber(kept[5] or ''), #slots)
+  steps.fold(1)
   control.set('trainer_version', text.whole(control.version))
   control.set('last_step', text.whole(args.step))
   control.set('last_claims', claims)

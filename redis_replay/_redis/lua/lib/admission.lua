@@ -2,7 +2,7 @@
 --
 -- An advance without reservations is kept with its owner in `admissions`. When that owner is gone the
 -- next admitter gets its index first, so no index is ever skipped (D19).
--- Keys: admissions
+-- Keys: meta admissions
 -- Args: seen_version
 -- include: control
 -- include: owner
@@ -32,7 +32,7 @@ end
 function admission.advance()
   control.cursor = control.cursor + 1
   control.set('dispatch_index', text.whole(control.cursor))
-  control.set('admitted', '1')
+  if not redis.call('HGET', keys.meta, 'admitted') then control.set('admitted', text.whole(control.cursor)) end
   return control.cursor
 end
 

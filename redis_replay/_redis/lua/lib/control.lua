@@ -3,7 +3,7 @@
 -- Every declared key is read by a command of its type first: a wrong type raises here, while nothing
 -- is written, because a script error never rolls back what came before it.
 -- Keys: meta events
--- Refusals: MISSING SCHEMA LINEAGE STALE_STORE
+-- Refusals: MISSING SCHEMA LINEAGE STALE_STORE REGRESSED
 -- include: text
 local control = { changes = {} }
 
@@ -30,6 +30,7 @@ function control.open()
   if tonumber(stored[3]) ~= args.store_epoch then return control.head('STALE_STORE', stored[3]) end
   control.seq, control.cursor, control.version = stored[4], tonumber(stored[5]), tonumber(stored[6])
   control.window, control.journal = tonumber(stored[7] or ''), stored[8]
+  if tonumber(control.seq) < args.floor then return control.head('REGRESSED', control.seq, text.whole(args.floor)) end
 end
 
 function control.set(field, value)

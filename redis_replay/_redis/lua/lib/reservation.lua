@@ -1,7 +1,7 @@
 -- reservation: gives places in the buffer to new groups, all or none.
 --
 -- Keys: meta slots prompts reserved ready claimed counters admissions
--- Args: group_ids weights prompt_refs
+-- Args: group_ids weights targets prompt_refs replacements
 -- Refusals: DUPLICATE FULL FULL_BYTES
 -- include: listing
 -- include: admission
@@ -23,21 +23,22 @@ function reservation.check()
   end
 end
 
--- The batch that unstamped reservations belong to: the cut's, the admission they answer, or the last.
-local function dispatch_index(admitted, targets)
+-- The batch that unstamped reservations belong to: the cut's, the admission they answer, or the last. A
+-- replacement answers no admission: its batch was dispatched before.
+function reservation.batch(admitted)
   local named = {}
-  for _, target in ipairs(targets) do
-    named[target] = true
+  for at, target in ipairs(args.targets) do
+    if args.replacements[at] == 0 then named[target] = true end
   end
   local answered = redis.call('HLEN', keys.admissions) > 0 and admission.answer(named, admitted)
   return admitted or answered or (control.window and control.cursor >= 0 and control.cursor or nil)
 end
 
--- Writes the slots that `check` let pass, for a cut those of its own admission. Returns their fence.
-function reservation.write(admitted, targets, replacements)
+-- Writes the slots of a batch that there is room for. Returns their fence.
+function reservation.write(index, targets, replacements)
   local count = #args.group_ids
   local fence, order = control.draw('next_fence', 1), control.draw('next_order', count)
-  local slots, prompts, index = {}, {}, dispatch_index(admitted, targets)
+  local slots, prompts = {}, {}
   for at, id in ipairs(args.group_ids) do
     local target, replacement = tonumber(targets[at]), replacements[at]
     slots[at] = { id = id, state = 'reserved', order = order + at - 1, fence = fence, start = args.weights[at],

@@ -1,16 +1,23 @@
 -- steps: what the dispatch batch of each step has lost, replaced, borrowed and lent.
 --
--- Fields "<index>:<what>". A passed batch is folded into "carry:lost": the groups that a gated policy
--- without stamps is still short of, since it trains whatever comes next.
--- Keys: steps
+-- Fields "<index>:<what>". A gated policy without stamps trains whatever comes next, so what its passed
+-- batches are short of is carried: "carry:lost" less "carry:replaced" is their losses not made good and the
+-- groups trained from them, less a full batch for each of them. Below zero they have groups to spare.
+-- Keys: meta steps
 -- include: control
 local steps = {}
 
+-- Groups of a full batch, or nil where passed batches are not carried: they have stamps, or no gate was passed.
+local function carried()
+  local kept = redis.call('HMGET', keys.meta, 'policy', 'groups_per_step', 'admitted')
+  return control.window and kept[1] ~= 'in_order' and kept[3] and tonumber(kept[2] or '') or nil
+end
+
 function steps.add(index, what, count)
-  if count ~= 0 then
-    local field = index < control.version and 'carry:' or text.whole(index) .. ':'
-    redis.call('HINCRBY', keys.steps, field .. what, text.whole(count))
-  end
+  if count == 0 then return end
+  local passed = index < control.version
+  if passed and not carried() then return end
+  redis.call('HINCRBY', keys.steps, (passed and 'carry:' or text.whole(index) .. ':') .. what, text.whole(count))
 end
 
 -- Credits each slot's loss to the batch it was meant for.
@@ -25,19 +32,24 @@ function steps.lose(slots)
   end
 end
 
--- Forgets the batches below the trainer version. `trained` is nil where no batch was trained.
-function steps.fold(policy, groups_per_step, trained)
-  local carry, passed, listed = 0, {}, redis.call('HGETALL', keys.steps)
+-- Counts groups that a step has trained, whatever batch they came from.
+function steps.train(count)
+  if count > 0 and carried() then redis.call('HINCRBY', keys.steps, 'carry:lost', text.whole(count)) end
+end
+
+-- Folds the batches below the trainer version, of which `batches` were dispatched since the last fold.
+function steps.fold(batches)
+  local groups_per_step, passed, listed = carried(), {}, redis.call('HGETALL', keys.steps)
+  local carry = groups_per_step and 0 - groups_per_step * batches or 0
   for at = 1, #listed, 2 do
-    local index, what = string.match(listed[at], '^(%d+):(%a+)$')
-    if index and tonumber(index) < control.version then
+    local index, what = string.match(listed[at], '^(%w+):(%a+)$')
+    local number = tonumber(index)
+    if number and number < control.version or not (number or groups_per_step) then
       passed[#passed + 1] = listed[at]
       if what == 'lost' then carry = carry + tonumber(listed[at + 1]) end
       if what == 'replaced' then carry = carry - tonumber(listed[at + 1]) end
     end
   end
   if #passed > 0 then redis.call('HDEL', keys.steps, unpack(passed)) end
-  if not control.window or policy == 'in_order' or not groups_per_step then return end
-  if trained then carry = carry - (groups_per_step - trained) end
-  if carry ~= 0 then redis.call('HINCRBY', keys.steps, 'carry:lost', text.whole(carry)) end
+  if groups_per_step and carry ~= 0 then redis.call('HINCRBY', keys.steps, 'carry:lost', text.whole(carry)) end
 end

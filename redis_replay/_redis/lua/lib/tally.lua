@@ -2,7 +2,7 @@
 --
 -- One field a step: "groups zero_variance reward_sum samples first_sum first_samples". Sums are doubles
 -- written with 17 digits, so that they are those of the pure functions. A step that was drained is
--- not begun again, and the oldest goes when too many were never drained.
+-- not begun again, and of too many that were never drained the newest are kept.
 -- Keys: meta tally
 -- Args: samples reward_sum zero_variance
 -- include: text
@@ -10,12 +10,12 @@ local tally = {}
 
 local MOST_STEPS = 1024
 
-local function forget_oldest()
-  local oldest
+local function oldest()
+  local lowest
   for _, step in ipairs(redis.call('HKEYS', keys.tally)) do
-    if not oldest or tonumber(step) < oldest then oldest = tonumber(step) end
+    if not lowest or tonumber(step) < lowest then lowest = tonumber(step) end
   end
-  redis.call('HDEL', keys.tally, text.whole(oldest))
+  return lowest
 end
 
 local function sum(left, right)
@@ -28,7 +28,10 @@ function tally.record(step, replacement)
   if step <= drained then return end
   local field = text.whole(step)
   local kept = redis.call('HGET', keys.tally, field)
-  if not kept and redis.call('HLEN', keys.tally) >= MOST_STEPS then forget_oldest() end
+  if not kept and redis.call('HLEN', keys.tally) >= MOST_STEPS then
+    if step < oldest() then return end
+    redis.call('HDEL', keys.tally, text.whole(oldest()))
+  end
   local known = text.words(kept or '0 0 0 0 0 0')
   local first = replacement == 0
   redis.call('HSET', keys.tally, field, table.concat({ text.whole(known[1] + 1),

@@ -1,0 +1,77 @@
+"""Breaks off one chosen exchange of a store with its server, in one chosen way."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Any
+
+import anyio
+from redis.exceptions import ConnectionError as ClientConnectionError
+
+
+class Break(StrEnum):
+    """What happens to the chosen exchange; ``DOWN`` means that no later one succeeds either."""
+
+    NOT_SENT = "not sent"
+    NO_REPLY = "no reply"
+    DOWN_NOT_SENT = "down before it was sent"
+    DOWN_NO_REPLY = "down after it was applied"
+    CANCELLED_BEFORE = "caller cancelled before"
+    CANCELLED_AFTER = "caller cancelled after"
+
+
+DOWN = (Break.DOWN_NOT_SENT, Break.DOWN_NO_REPLY)
+
+
+class Interruption:
+    """Stands between a store's gateway and its client, and strikes at the n-th exchange."""
+
+    def __init__(self, store: Any, *, at: int, kind: Break) -> None:
+        self.struck = False
+        self.scope = anyio.CancelScope()
+        self._gateway = store.buffer.session.link.gateway
+        self._client = self._gateway._client
+        self._at = at
+        self._kind = kind
+        self._count = 0
+        self._patience_seconds = self._gateway.deadline_seconds
+        if kind in DOWN:
+            self._gateway.deadline_seconds = 0.0
+        self._gateway._client = self
+
+    def end(self) -> None:
+        """Let everything pass from now on."""
+        self._gateway._client = self._client
+        self._gateway.deadline_seconds = self._patience_seconds
+
+    async def execute_command(self, *arguments: Any) -> Any:
+        """Stand in for the client's method."""
+        return await self._exchange(lambda: self._client.execute_command(*arguments))
+
+    def pipeline(self, **options: Any) -> Any:
+        """Stand in for the client's method; a pipeline is one exchange."""
+        pipeline = self._client.pipeline(**options)
+        execute = pipeline.execute
+        pipeline.execute = lambda **how: self._exchange(lambda: execute(**how))
+        return pipeline
+
+    async def _exchange(self, run: Callable[[], Awaitable[Any]]) -> Any:
+        self._count += 1
+        if self._count < self._at:
+            return await run()
+        if self._count > self._at:
+            if self._kind in DOWN:
+                raise ClientConnectionError("the server is away")
+            return await run()
+        self.struck = True
+        if self._kind is Break.CANCELLED_BEFORE:
+            self.scope.cancel()
+            return await run()
+        if self._kind in (Break.NOT_SENT, Break.DOWN_NOT_SENT):
+            raise ClientConnectionError("the request was not sent")
+        reply = await run()
+        if self._kind is Break.CANCELLED_AFTER:
+            self.scope.cancel()
+            return reply
+        raise ClientConnectionError("the reply did not come")
