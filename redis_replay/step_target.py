@@ -82,7 +82,7 @@ class StepTarget:
             StepStarved: fewer can come than the fraction of the minimum allows, or none at all:
                 then close the step with what is held, or with `TrainerSession.skip_step`.
         """
-        floor = max(1, math.ceil(min_batch_fraction * min_prompt_groups))
+        floor = fewest_groups(min_prompt_groups, min_batch_fraction)
         remaining = self.reachable - held
         if remaining < floor:
             raise StepStarved(
@@ -100,6 +100,35 @@ class StepTarget:
             f"{self.generated} generated, {self.zero_variance} of them without signal"
             + ("" if self.dispatched else "; its batch was not dispatched yet")
         )
+
+
+def fewest_groups(min_prompt_groups: int, min_batch_fraction: float) -> int:
+    """Return how far a minimum may be lowered; never to nothing."""
+    return max(1, math.ceil(min_batch_fraction * min_prompt_groups))
+
+
+async def read_rest_of_oldest(gateway: Gateway, window: range, *, at_most: int) -> int:
+    """Return how many groups of the window's oldest live version can still come, up to a number.
+
+    ``weight_fifo`` takes one version at a time. Once a newer one is live, what is left of the
+    oldest, ready or in flight, is all that its next batch can have, however many were asked for. A
+    pure read of at most twice the number.
+    """
+    control = gateway.keyspace.control
+    bounds = (window.start, window.stop - 1, "WITHSCORES", "LIMIT", 0, at_most)
+    replies: list[Any] = await gateway.pipeline(
+        [("ZRANGEBYSCORE", control(key), *bounds) for key in (Key.READY, Key.RESERVED)],
+        atomic=True,
+    )
+    versions = [score for reply in replies for score in _scores(reply)]
+    oldest = [version for version in versions if version == min(versions)]
+    return at_most if len(oldest) == len(versions) else min(at_most, len(oldest))
+
+
+def _scores(reply: list[Any]) -> list[float]:
+    """Return the scores of a range, which RESP3 pairs with their members and RESP2 does not."""
+    paired = bool(reply) and isinstance(reply[0], list | tuple)
+    return [float(pair[1]) for pair in reply] if paired else [float(s) for s in reply[1::2]]
 
 
 async def read_step_target(gateway: Gateway, step: int) -> StepTarget:

@@ -23,10 +23,16 @@ from redis_replay.errors import ClaimMismatch, StepStarved
 from redis_replay.groups import batch_meta, read_records
 from redis_replay.meta import KVBatchMeta
 from redis_replay.protocols import PromptGroupSampler
+from redis_replay.samplers.weight_fifo import WeightFifoSampler
 from redis_replay.samples import SamplePlane
 from redis_replay.selection import validate_version
 from redis_replay.session import Link, Session
-from redis_replay.step_target import StepTarget, read_step_target
+from redis_replay.step_target import (
+    StepTarget,
+    fewest_groups,
+    read_rest_of_oldest,
+    read_step_target,
+)
 from redis_replay.tally import drain_stored_metrics
 
 _RECHECK_SECONDS: Final = 1.0
@@ -158,7 +164,7 @@ class TrainerSession:
                 )
                 if meta is not None:
                     return meta, groups
-                lowered = await self._lowered(weight, min_prompt_groups)
+                lowered = await self._lowered(sampler, weight, min_prompt_groups)
                 if lowered == minimum:
                     break
                 minimum = lowered
@@ -167,18 +173,20 @@ class TrainerSession:
             patience = min(_RECHECK_SECONDS, max(0.0, deadline - anyio.current_time()))
             await wakeups.wait(Topic.READY, ticket, at_most_seconds=patience)
 
-    async def _lowered(self, step: int, min_prompt_groups: int) -> int:
+    async def _lowered(self, sampler: PromptGroupSampler, step: int, min_prompt_groups: int) -> int:
         """Return the minimum that the step's losses leave; the same where it stays."""
         if self._on_dropped == "replace" or not self._counts_steps():
             return min_prompt_groups
-        target = await read_step_target(self._session.link.gateway, step)
-        if not target.shortfall:
-            return min_prompt_groups
-        return target.lowered_minimum(
-            min_prompt_groups,
-            min_batch_fraction=self._min_batch_fraction,
-            held=len(await self.buffer.claims.owned()),
-        )
+        gateway, fraction = self._session.link.gateway, self._min_batch_fraction
+        target, minimum = await read_step_target(gateway, step), min_prompt_groups
+        if target.shortfall:
+            held = len(await self.buffer.claims.owned())
+            minimum = target.lowered_minimum(minimum, min_batch_fraction=fraction, held=held)
+        if isinstance(sampler, WeightFifoSampler):
+            lowest = max(0, step - sampler.max_staleness_versions)
+            left = await read_rest_of_oldest(gateway, range(lowest, step + 1), at_most=minimum)
+            minimum = left if left >= fewest_groups(min_prompt_groups, fraction) else minimum
+        return minimum
 
     def _counts_steps(self) -> bool:
         admission = self.buffer.admission

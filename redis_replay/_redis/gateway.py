@@ -67,7 +67,7 @@ class Gateway:
 
         Args:
             call: The script and its arguments.
-            frame: The arguments that the call's kind carries (`ScriptCall.FRAME`), without the floor.
+            frame: The arguments of the call's kind (`ScriptCall.FRAME`) but for the floor.
             writes: Payload keys and their bytes, set in the same write before the script runs.
 
         Raises:
@@ -77,7 +77,9 @@ class Gateway:
             return self.lost
         floor = self.control.seq if self.control else 0
         full = (floor, *frame) if call.FRAME else ()
-        reply = await self.run(lambda client: _run_script(client, self.keyspace, call, full, writes))
+        reply = await self.run(
+            lambda client: _run_script(client, self.keyspace, call, full, writes)
+        )
         control = ControlRecord.parse(reply[1:5])
         if control is not None:
             self.observe(control)

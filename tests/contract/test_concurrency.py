@@ -7,6 +7,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -107,7 +108,7 @@ async def test_processes_that_dispatch_through_cuts_never_share_skip_or_tear_an_
 
 async def commit_all(store: ReplayStore, weight: int, group_ids: Sequence[str]) -> None:
     """Commit groups one after the other."""
-    versions = {"start_weight_version": weight, "end_weight_version": weight}
+    versions: dict[str, Any] = {"start_weight_version": weight, "end_weight_version": weight}
     for group_id in group_ids:
         await store.buffer.commit(group_id, rows(1), **versions)
 

@@ -356,7 +356,7 @@ async def test_a_replacement_does_not_answer_an_open_admission(runs: Runs, by_ha
     async with runs.open() as store:
         sampler = create_sampler(store.buffer, InOrderSamplerConfig(max_lookahead_versions=2))
         slots = [await store.buffer.reserve(0, target_step=target) for target in (None, 0)]
-        for slot in slots:
+        for _ in slots:
             await sampler.admit(trainer_version_fn=lambda: 0)
         for slot in slots:
             if by_hand:

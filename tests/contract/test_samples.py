@@ -233,6 +233,18 @@ async def test_written_columns_survive_a_transfer_and_vanish_at_a_requeue(runs: 
         assert "x" not in row
 
 
+async def test_written_columns_end_with_a_writer_that_died(runs: Runs) -> None:
+    async with runs.open() as store, runs.open() as other, store.trainer(owner="job") as older:
+        await commit_mixed(store, "a", 1)
+        await older.buffer.claim_for_training(["a"])
+        await older.samples.put_samples(["a_g0"], fields={"x": [1]})
+        async with other.trainer(owner="job"):
+            await other.collect_garbage()
+            assert 1 == len(await runs.payload_keys())
+            [row] = await other.samples.get_samples(["a_g0"])
+            assert "x" not in row
+
+
 @pytest.mark.parametrize("state", ["absent", "reserved", "ready", "foreign"])
 async def test_only_rows_that_are_held_claimed_are_written(runs: Runs, state: str) -> None:
     async with (

@@ -72,7 +72,7 @@ async def work_through(stage: Stage, before_each: Callable[[], Awaitable[Any]]) 
     async def write_back() -> None:
         await trainer.samples.put_samples(["a_g0"], fields={"advantages": [0.5]})
 
-    versions = {"start_weight_version": 0, "end_weight_version": 0}
+    versions: dict[str, Any] = {"start_weight_version": 0, "end_weight_version": 0}
     await step(dispatch)
     await step(lambda: buffer.reserve(0, target_step=2, group_id="f"))
     await step(lambda: buffer.commit("d", rows(4), **versions))

@@ -215,9 +215,10 @@ async def test_the_fraction_is_of_the_minimum_and_rounded_up(
         lost = await store.buffer.reserve(0, target_step=0)
         await store.filter().fail(lost.group_id)
         if groups:
-            assert groups == (
-                await trainer.select(sampler, min_prompt_groups=4, max_prompt_groups=4)
-            )[1]
+            assert (
+                groups
+                == (await trainer.select(sampler, min_prompt_groups=4, max_prompt_groups=4))[1]
+            )
         else:
             with pytest.raises(StepStarved, match="3 of 4 groups and needs 4"):
                 await trainer.select(sampler, min_prompt_groups=4, max_prompt_groups=4)
@@ -320,3 +321,29 @@ async def test_versions_published_before_the_first_dispatch_leave_nothing_short(
         await store.buffer.abort(slot.group_id, fence=slot.fence)
         target = await store.step_target(5)
         assert (1, 0, 1) == (target.lost, target.short, target.reachable)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+async def test_weight_fifo_closes_with_the_rest_of_a_version_that_dispatch_has_passed(
+    runs: Runs, fraction: float
+) -> None:
+    async with (
+        runs.open(groups_per_step=2) as store,
+        store.trainer(owner="t", min_batch_fraction=fraction) as trainer,
+    ):
+        sampler = create_sampler(trainer.buffer, WeightFifoSamplerConfig())
+        await sampler.admit(trainer_version_fn=lambda: 0)
+        await store.publish_trainer_version(1)
+        await commit_ready(store, 0)
+        if fraction == 1.0:
+            await commit_ready(store, 1)
+        with pytest.raises(StepStarved, match="it has"):
+            await trainer.select(
+                sampler, min_prompt_groups=2, max_prompt_groups=2, deadline_seconds=0.02
+            )
+        if fraction < 1.0:
+            await store.buffer.reserve(1)
+            _, groups = await trainer.select(
+                sampler, min_prompt_groups=2, max_prompt_groups=2, deadline_seconds=5
+            )
+            assert 1 == groups

@@ -172,6 +172,11 @@ async def test_a_group_recorded_beside_drains_is_in_one_answer_or_in_none(runs: 
         slots = [await store.buffer.reserve(0, target_step=1) for _ in range(24)]
         drained: list[float] = []
 
+        async def finish(group_id: str) -> None:
+            await store.filter().commit(
+                group_id, record_of([1, 0]), start_weight_version=0, end_weight_version=0
+            )
+
         async def drain() -> None:
             while len(drained) < 4:
                 metrics = await trainer.drain_step_reward_metrics(1)
@@ -179,12 +184,7 @@ async def test_a_group_recorded_beside_drains_is_in_one_answer_or_in_none(runs: 
 
         async with anyio.create_task_group() as tasks:
             for slot in slots:
-                tasks.start_soon(
-                    lambda slot=slot: store.filter().commit(
-                        slot.group_id, record_of([1, 0]),
-                        start_weight_version=0, end_weight_version=0,
-                    )  # fmt: skip
-                )
+                tasks.start_soon(finish, slot.group_id)
             tasks.start_soon(drain)
         assert [0.0] * 3 == drained[1:]
         assert 0 <= drained[0] <= 24

@@ -115,7 +115,7 @@ async def test_a_commit_without_a_reply_is_one_commit_when_repeated(
     broken: tuple[FaultProxy, Stage],
 ) -> None:
     proxy, stage = broken
-    versions = {"start_weight_version": 0, "end_weight_version": 0}
+    versions: dict[str, Any] = {"start_weight_version": 0, "end_weight_version": 0}
     async with unanswered(proxy, load_script(Commit).sha):
         await stage.rollout.buffer.commit("d", rows(7), **versions)
     await stage.rollout.buffer.commit("d", rows(8, length=5), **versions)

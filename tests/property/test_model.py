@@ -15,7 +15,7 @@ import fakeredis
 import pytest
 import redis.asyncio
 
-from redis_replay import InOrderSamplerConfig, WeightFifoSamplerConfig, create_sampler
+from redis_replay import InOrderSampler, WeightFifoSampler
 from tests.harness import Runs
 from tests.property.sequences import (
     CAPACITY,
@@ -127,12 +127,10 @@ async def open_side(stack: AsyncExitStack, runs: Runs, *, in_order: bool) -> Sto
             max_requeues=MAX_REQUEUES,
         )
     )
-    config = (
-        InOrderSamplerConfig(max_lookahead_versions=WINDOW)
-        if in_order
-        else WeightFifoSamplerConfig(max_staleness_versions=WINDOW)
-    )
-    await create_sampler(store.buffer, config).flush()
+    if in_order:
+        await InOrderSampler(store.buffer, max_lookahead_versions=WINDOW).flush()
+    else:
+        await WeightFifoSampler(store.buffer, max_staleness_versions=WINDOW).flush()
     return StoreSide(store)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,6 +35,10 @@ class Recorder:
     async def bind(self, binding: object) -> None:
         """Accept any policy."""
 
+    async def claim_for_training(self, group_ids: list[str]) -> KVBatchMeta:
+        """Claim whatever is named."""
+        return meta_of(group_ids=group_ids)
+
     async def claim(self, selection: Selection) -> tuple[None, int]:
         """Remember a selection; nothing is eligible."""
         self.asked.append(selection)
@@ -43,6 +48,19 @@ class Recorder:
         """Remember an eviction; nothing is dropped."""
         self.asked.append(eviction)
         return 0
+
+
+class ById(BaseSampler):
+    """A policy of a stranger that chooses groups by their names."""
+
+    async def admit(self, *, trainer_version_fn: Callable[[], int]) -> None:
+        """Never gate."""
+
+    async def select(
+        self, *, current_train_weight: int, min_prompt_groups: int, max_prompt_groups: int
+    ) -> tuple[KVBatchMeta | None, int]:
+        """Claim the first of the alphabet."""
+        return await self._finalize_selection(list("abc"), min_prompt_groups, max_prompt_groups)
 
 
 def meta_of(**extra_info: Any) -> KVBatchMeta:
@@ -175,6 +193,22 @@ async def test_impossible_bounds_never_reach_the_buffer(name: str) -> None:
     with pytest.raises(ValueError, match="min_prompt_groups"):
         await sampler.select(current_train_weight=0, min_prompt_groups=0, max_prompt_groups=1)
     assert [] == buffer.asked
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("least", "most", "claimed"),
+    [(1, 1, "a"), (1, 2, "ab"), (3, 3, "abc"), (3, 9, "abc"), (4, 9, "")],
+)
+async def test_a_policy_that_names_groups_claims_the_first_of_them_or_too_few_none(
+    least: int, most: int, claimed: str
+) -> None:
+    sampler = ById(Recorder())  # type: ignore[arg-type]
+    meta, groups = await sampler.select(
+        current_train_weight=0, min_prompt_groups=least, max_prompt_groups=most
+    )
+    assert list(claimed) == (meta.extra_info["group_ids"] if meta is not None else [])
+    assert len(claimed) == groups
 
 
 @pytest.mark.parametrize(

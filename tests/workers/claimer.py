@@ -54,7 +54,7 @@ class Worker:
             expected = rows(int(name.rpartition("-")[2]), length=64)
             stored = await self.trainer.samples.get_samples(meta)
             same = [
-                np.array_equal(row["input_ids"], wanted["input_ids"])
+                np.array_equal(np.asarray(row["input_ids"]), wanted["input_ids"])
                 and row["reward"] == wanted["reward"]
                 for row, wanted in zip(stored, expected, strict=True)
             ]
@@ -148,4 +148,5 @@ async def serve(url: str, run: str, owner: str) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(serve, *sys.argv[1:])
+    address, run_name, owner_name = sys.argv[1:]
+    anyio.run(serve, address, run_name, owner_name)

@@ -17,15 +17,14 @@
 local refusal = control.open()
 if refusal then return refusal end
 local epoch = text.whole(args.epoch)
-local holder = owner.read(args.owner)
-if holder and holder.epoch == args.epoch then
+local holder, lost = owner.read(args.owner), redis.call('HGET', keys.lost, epoch)
+local attached = holder and holder.epoch == args.epoch
+if attached then
   if args.heartbeat and holder.heartbeat ~= args.heartbeat then
     return control.head('ALIVE', text.whole(holder.heartbeat))
   end
-  redis.call('HDEL', keys.owners, args.owner)
-  redis.call('HSET', keys.lost, epoch, (args.planned == 1 and '0 ' or '1 ') .. args.owner)
+  lost = (args.planned == 1 and '0 ' or '1 ') .. args.owner
 end
-local lost = redis.call('HGET', keys.lost, epoch)
 if not lost then return control.head('OK', '0', '0', '0', '0') end
 local counted = tonumber(string.sub(lost, 1, 1))
 local reserved, corrupt = slot.load_listed(owner.held(keys.reserved_by_owner, args.epoch, args.limit), 'reserved')
@@ -36,6 +35,10 @@ local limits = redis.call('HMGET', keys.meta, 'max_attempts', 'max_requeues')
 local most_attempts, most_requeues = tonumber(limits[1]), tonumber(limits[2])
 
 local fence, ids, quarantined = control.draw('next_fence', 1), {}, {}
+if attached then
+  redis.call('HDEL', keys.owners, args.owner)
+  redis.call('HSET', keys.lost, epoch, lost)
+end
 retire.leftovers(reserved)
 retire.leftovers(claimed)
 listing.move(reserved, function(found)
