@@ -15,11 +15,13 @@ the live groups.
  8    the ledger of ends adds up to the totals
  9    the dispatch cursor covers every target step that was admitted and is live
 10    prompts and records belong to live slots (or wait for collection)
+11    step accounts and the reward tally are well formed; only what is carried may be negative
 ====  ==========================================================================================
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -34,7 +36,7 @@ from redis_replay.types import GroupState
 
 _HASHES: Final = (
     *(Key.META, Key.SLOTS, Key.PROMPTS, Key.GROUPS, Key.OWNERS, Key.LOST, Key.BATCHES),
-    *(Key.COUNTERS, Key.ENDS, Key.ADMISSIONS),
+    *(Key.COUNTERS, Key.ENDS, Key.ADMISSIONS, Key.STEPS, Key.TALLY),
 )
 _SETS: Final = (
     *(Key.RESERVED, Key.READY, Key.CLAIMED, Key.QUARANTINED, Key.RESERVED_BY_STEP),
@@ -42,6 +44,11 @@ _SETS: Final = (
     *(Key.CLAIMED_BY_OWNER, Key.TICKETS, Key.DEAD),
 )
 _SLICE: Final = 500
+_STEP_ACCOUNT: Final = re.compile(
+    rb"\d+:(lost|replaced|borrowed|lent) \d+|carry:(lost|replaced) -?\d+"
+)
+_NUMBER: Final = rb" -?\d+(\.\d+)?(e[+-]\d+)?"
+_TALLY: Final = re.compile(rb"\d+ \d+ \d+" + _NUMBER + rb" \d+" + _NUMBER + rb" \d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,7 @@ async def audit_run(gateway: Gateway) -> AuditReport:
         *_check_numbers(copy),
         *_check_claims(copy),
         *_check_records(copy),
+        *_check_accounts(copy),
         *await _check_payloads(gateway, copy),
     ]
     live = {state.value: 0 for state in GroupState}
@@ -243,6 +251,15 @@ def _check_records(copy: _Copy) -> Iterator[Violation]:
     for name in committed:
         if name.encode() not in copy.hashes[Key.GROUPS]:
             yield Violation(7, f"the record of {name!r} is missing")
+
+
+def _check_accounts(copy: _Copy) -> Iterator[Violation]:
+    for name, text in copy.hashes[Key.STEPS].items():
+        if not _STEP_ACCOUNT.fullmatch(name + b" " + text):
+            yield Violation(11, f"the account of steps {name!r} is {text!r}")
+    for step, packed in copy.hashes[Key.TALLY].items():
+        if not _TALLY.fullmatch(step + b" " + packed):
+            yield Violation(11, f"the tally of step {step!r} is {packed!r}")
 
 
 async def _check_payloads(gateway: Gateway, copy: _Copy) -> list[Violation]:

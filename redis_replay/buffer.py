@@ -390,8 +390,7 @@ class RedisReplayBuffer:
     async def rewards(self, group_ids: Sequence[str]) -> list[tuple[float, ...] | None]:
         """Return the rewards of groups in the order given, one per sample. A pure read.
 
-        ``None`` stands for a group whose rows have no reward, and for one that is not committed (any
-        more): a custom sampler looks at what it saw, and its claim decides.
+        ``None`` stands for a group without rewards, and for one that is not committed (any more).
         """
         return await read_rewards(self.session.link.gateway, group_ids)
 

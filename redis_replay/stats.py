@@ -90,7 +90,7 @@ async def read_held(gateway: Gateway, by_owner: Key, epoch: int) -> list[SlotRec
 async def read_rewards(
     gateway: Gateway, group_ids: Sequence[str]
 ) -> list[tuple[float, ...] | None]:
-    """Return the rewards of groups in the order given, ``None`` where there are none. A pure read."""
+    """Return the rewards of groups in the order given, ``None`` where there are none. Pure."""
     if not group_ids:
         return []
     [stored] = await gateway.pipeline([("HMGET", gateway.keyspace.control(Key.SLOTS), *group_ids)])

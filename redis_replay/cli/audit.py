@@ -44,6 +44,7 @@ INVARIANTS: Final = {
     8: "the ledger of ends adds up to the totals",
     9: "the dispatch cursor covers every live target step",
     10: "prompts and records belong to live groups, or wait to be freed",
+    11: "the accounts of steps and the reward tally are well formed",
 }
 """The table of `redis_replay.audit`, in words for its reader."""
 

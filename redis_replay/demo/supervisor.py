@@ -180,7 +180,7 @@ class Supervisor:
             "groups were claimed or being generated."
         )
         with anyio.move_on_after(_SERVER_SECONDS):
-            while self._server_pid() in (None, pid):  # noqa: ASYNC110 - another process's file
+            while self._server_pid() in (None, pid):
                 await anyio.sleep(_LOOK_SECONDS)
             seconds = time.monotonic() - begun
             self.voice.say(

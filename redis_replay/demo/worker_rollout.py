@@ -200,7 +200,7 @@ class Rollout:
         if version not in self.policies:
             path = self.orders.model_path(version)
             with anyio.move_on_after(DEADLINE_SECONDS):
-                while not path.exists():  # noqa: ASYNC110 - the trainer's file
+                while not path.exists():
                     await anyio.sleep(_FILE_SECONDS)
             if not path.exists():
                 raise DemoFailed(f"the trainer never wrote {path}")

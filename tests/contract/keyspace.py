@@ -32,6 +32,17 @@ def control_key(runs: Runs, key: Key, *, partition: str = DEFAULT_PARTITION) -> 
     return Keyspace(runs.name, partition).control(key)
 
 
+def session_of(place: Any) -> Session:
+    """Return the session of a store, trainer or rollout."""
+    session: Session = place.buffer.session
+    return session
+
+
+async def owners(runs: Runs) -> set[str]:
+    """Return the names of the attached sessions."""
+    return {name.decode() for name in await runs.client.hkeys(control_key(runs, Key.OWNERS))}
+
+
 async def snapshot(runs: Runs) -> dict[str, Any]:
     """Return the content of every key of the test's run, heartbeat counts left out."""
     keys = await runs.keys()

@@ -159,6 +159,10 @@ DAMAGES: dict[str, tuple[int, Damage]] = {
     "the ledger is off": (8, field(Key.ENDS, "trained:trained", 9)),
     "the ledger has a strange end": (8, field(Key.ENDS, "eaten:rats", 1)),
     "a prompt belongs to nobody": (10, field(Key.PROMPTS, "ghost", b"p")),
+    "an account is of no step": (11, field(Key.STEPS, "soon:lost", 1)),
+    "an account is negative": (11, field(Key.STEPS, "7:lost", -1)),
+    "a tally is short": (11, field(Key.TALLY, "7", "1 0 1 2 1")),
+    "a tally is not finite": (11, field(Key.TALLY, "7", "1 0 inf 2 1 2")),
     "a blob belongs to nobody": (10, field(Key.GROUPS, "77777:ghost", b"p")),
 }
 

@@ -13,8 +13,15 @@ from redis_replay._redis.keys import Key
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.run_scripts import EndOwner, Heartbeat
 from redis_replay.errors import ClaimError, StaleOwner
-from redis_replay.session import Session
-from tests.contract.keyspace import attached, control_key, nothing_changed, send_plain, snapshot
+from tests.contract.keyspace import (
+    attached,
+    control_key,
+    nothing_changed,
+    owners,
+    send_plain,
+    session_of,
+    snapshot,
+)
 from tests.harness import Runs, commit_ready, until
 
 pytestmark = pytest.mark.anyio
@@ -24,22 +31,11 @@ BLOCKED_SECONDS = 1.0
 """How long an optimizer step is imitated that does not let the event loop run."""
 
 
-def session_of(place: Any) -> Session:
-    """Return the session of a store, trainer or rollout."""
-    session: Session = place.buffer.session
-    return session
-
-
 def fall_silent(place: Any) -> None:
     """Let a session beat no more, as if its process had died."""
     session = session_of(place)
     assert session.pulse is not None
     session.link.heart.remove(session.pulse)
-
-
-async def owners(runs: Runs) -> set[str]:
-    """Return the names of the attached sessions."""
-    return {name.decode() for name in await runs.client.hkeys(control_key(runs, Key.OWNERS))}
 
 
 async def test_a_silent_session_is_ended_by_whoever_watches(runs: Runs) -> None:

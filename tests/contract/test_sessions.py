@@ -11,22 +11,17 @@ from redis_replay import GroupState, ReplayStore
 from redis_replay._redis.keys import Key
 from redis_replay._redis.run_scripts import EndOwner
 from redis_replay.errors import StaleOwner, StoreClosed
-from redis_replay.session import CALLS_IN_FLIGHT, MAX_OWNER_BYTES, Session
-from tests.contract.keyspace import control_key, nothing_changed, send_plain
+from redis_replay.session import CALLS_IN_FLIGHT, MAX_OWNER_BYTES
+from tests.contract.keyspace import (
+    control_key,
+    nothing_changed,
+    owners,
+    send_plain,
+    session_of,
+)
 from tests.harness import Runs, commit_ready, rows
 
 pytestmark = pytest.mark.anyio
-
-
-def session_of(place: Any) -> Session:
-    """Return the session of a store, trainer or rollout."""
-    session: Session = place.buffer.session
-    return session
-
-
-async def owners(runs: Runs) -> set[str]:
-    """Return the names of the attached sessions."""
-    return {name.decode() for name in await runs.client.hkeys(control_key(runs, Key.OWNERS))}
 
 
 async def test_a_session_attaches_when_it_is_entered_and_leaves_with_its_block(runs: Runs) -> None:

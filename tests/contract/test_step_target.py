@@ -347,3 +347,10 @@ async def test_weight_fifo_closes_with_the_rest_of_a_version_that_dispatch_has_p
                 sampler, min_prompt_groups=2, max_prompt_groups=2, deadline_seconds=5
             )
             assert 1 == groups
+
+
+async def test_a_step_is_dispatched_once_the_cursor_has_reached_it(runs: Runs) -> None:
+    async with runs.open(groups_per_step=2) as store:
+        await in_order(store).admit(trainer_version_fn=lambda: 0)
+        dispatched = [(await store.step_target(step)).dispatched for step in range(3)]
+        assert [True, False, False] == dispatched
