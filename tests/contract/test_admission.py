@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from redis_replay._redis.keys import Key
-from redis_replay.errors import AdmissionConflict, StaleOwner, StoreClosed
+from redis_replay.errors import AdmissionConflict, StaleOwner, StoreClosed, StoreUnavailable
 from tests.contract.keyspace import attached, collected, control_key, nothing_changed
 from tests.contract.policies import (
     GATED,
@@ -140,6 +140,32 @@ async def test_the_index_of_a_cancelled_admission_is_given_at_a_closed_gate_too(
         await sampler.wait_until_admissible(trainer_version_fn=lambda: 0)
         assert 0 == await admit(sampler, 0)
         assert await blocks(sampler.admit, 0)
+
+
+async def test_an_index_whose_answer_never_came_is_found_again_at_a_closed_gate_too(
+    runs: Runs,
+) -> None:
+    async with runs.open() as store, runs.open() as other:
+        mine, theirs = sampler_of(store, "in_order", 2), sampler_of(other, "in_order", 2)
+        assert (0, 1) == (await admit(mine, 0), await admit(theirs, 0))
+        gateway: Any = store.buffer.session.link.gateway
+        send = gateway.call
+
+        async def unanswered(call: Any, *arguments: Any, **options: Any) -> Any:
+            reply = await send(call, *arguments, **options)
+            if call.SCRIPT == "admit":
+                raise StoreUnavailable("no answer")
+            return reply
+
+        gateway.call = unanswered
+        with pytest.raises(StoreUnavailable):
+            await admit(mine, 0)
+        gateway.call = send
+        assert 2 == (await store.stats()).dispatch_index
+        await mine.wait_until_admissible(trainer_version_fn=lambda: 0)
+        assert 2 == await admit(mine, 0)
+        assert await blocks(mine.admit, 0)
+        assert [0, 1, 2] == await open_admissions(runs)
 
 
 async def test_an_index_nobody_received_goes_to_the_next_host_when_its_own_has_left(

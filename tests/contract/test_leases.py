@@ -124,10 +124,9 @@ async def test_a_run_without_sessions_is_cleared_by_the_next_one_after_a_lease(r
 
 async def test_a_session_that_has_beaten_since_is_not_ended(runs: Runs) -> None:
     async with runs.open() as store, store.trainer(owner="job") as trainer:
-        link = store._opened()
-        await link.heart.stop()
         ready = await commit_ready(store, 0)
         await trainer.buffer.claim_for_training([ready])
+        await store._opened().heart.stop()  # no session is added below, which would start it again
         beat = Heartbeat("job", trainer.epoch)
         reply = await send_plain(session_of(store), beat)
         assert not isinstance(reply, Refusal)
