@@ -193,8 +193,7 @@ class Admission:
             ticket = await link.wakeups.ticket(Topic.ADMISSION)
             self.session.require_live()
             state = await read_admission(link.gateway)
-            async with self._turn:
-                await self._find_unseen()
+            await self.find_unseen()
             recheck = anyio.current_time() + _RECHECK_SECONDS
             while not self.undelivered:
                 self._look(trainer_version_fn)
@@ -237,6 +236,15 @@ class Admission:
                 return None
             raise reply.error
 
+    def keep_for_cut(self) -> int | None:
+        """Return an admitted index that no caller has received, for a cut to dispatch."""
+        return self.undelivered.pop(0) if self.undelivered else None
+
+    def put_back(self, index: int) -> None:
+        """Let an index be found again, if it is still open."""
+        self.given.discard(index)
+        self._may_hold_unseen = True
+
     @contextmanager
     def asking(self, *, leaves_open: bool) -> Generator[None]:
         """Admit in the block; without an answer an index may be open that nobody knows of."""
@@ -246,8 +254,12 @@ class Admission:
             self._may_hold_unseen |= leaves_open
             raise
 
-    async def _find_unseen(self) -> None:
+    async def find_unseen(self) -> None:
         """Look for open admissions of this session that no caller has received."""
+        async with self._turn:
+            await self._find_unseen()
+
+    async def _find_unseen(self) -> None:
         if not self._may_hold_unseen:
             return
         gateway = self.session.link.gateway

@@ -9,20 +9,21 @@ the live groups.
  2    conservation: reserved_total = reserved + ready + claimed + quarantined + the five ends
  3    capacity: reserved + ready + claimed is at most the capacity
  4    fences and orders are below the run's counters; no two slots share an order
- 5    every claimed slot is in the manifest of its batch, and every manifest has a live claim
+ 5    every claimed slot of a live session is in its batch's manifest; each manifest has a claim
  6    slots with a holder name an epoch that is attached or still being drained
  7    every committed slot has its record and all its payload bytes; payload_bytes adds up
  8    the ledger of ends adds up to the totals
  9    the dispatch cursor covers every target step that was admitted and is live
 10    prompts and records belong to live slots (or wait for collection)
 11    step accounts and the reward tally are well formed; only what is carried may be negative
+12    control record, owners, manifests, ledger and totals are readable
 ====  ==========================================================================================
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,6 +44,9 @@ _SETS: Final = (
     *(Key.READY_BY_STEP, Key.CLAIMED_BY_STEP, Key.READY_BY_ORDER, Key.RESERVED_BY_OWNER),
     *(Key.CLAIMED_BY_OWNER, Key.TICKETS, Key.DEAD),
 )
+_WHOLE: Final = re.compile(rb"-?\d+")
+_UNREADABLE: Final = -1
+"""Stands for a total that is no number, so that nothing adds up to it."""
 _SLICE: Final = 500
 _STEP_ACCOUNT: Final = re.compile(
     rb"\d+:(lost|replaced|borrowed|lent) \d+|carry:(lost|replaced) -?\d+"
@@ -91,7 +95,8 @@ class _Copy:
         return int(self.hashes[Key.META][name.encode()])
 
     def total(self, name: str) -> int:
-        return int(self.hashes[Key.COUNTERS].get(name.encode(), b"0"))
+        text = self.hashes[Key.COUNTERS].get(name.encode(), b"0")
+        return int(text) if _WHOLE.fullmatch(text) else _UNREADABLE
 
 
 async def audit_run(gateway: Gateway) -> AuditReport:
@@ -105,9 +110,9 @@ async def audit_run(gateway: Gateway) -> AuditReport:
     found = [
         *unreadable,
         *_check_indexes(copy),
-        *_check_totals(copy),
-        *_check_numbers(copy),
-        *_check_claims(copy),
+        *_readable(_check_totals, copy),
+        *_readable(_check_numbers, copy),
+        *_readable(_check_claims, copy),
         *_check_records(copy),
         *_check_accounts(copy),
         *await _check_payloads(gateway, copy),
@@ -117,6 +122,13 @@ async def audit_run(gateway: Gateway) -> AuditReport:
         live[slot.state.value] += 1
     ends = {name: copy.total(name) for name in ENDS}
     return AuditReport(len(copy.slots), tuple(found), live, ends)
+
+
+def _readable(check: Callable[[_Copy], Iterator[Violation]], copy: _Copy) -> Iterator[Violation]:
+    try:
+        yield from check(copy)
+    except (KeyError, ValueError, StoreCorrupted) as broken:
+        yield Violation(12, f"a record is damaged or absent, so not all was checked: {broken!r}")
 
 
 async def _read(gateway: Gateway) -> tuple[_Copy, list[Violation]]:
@@ -222,14 +234,14 @@ def _check_claims(copy: _Copy) -> Iterator[Violation]:
         entries = unpack_items(packed)[3:]
         manifests[int(number)] = {entry.partition(b":")[2].decode() for entry in entries}
     holders = {OwnerRecord.parse(record).epoch for record in copy.hashes[Key.OWNERS].values()}
-    holders |= {int(epoch) for epoch in copy.hashes[Key.LOST]}
+    lost = {int(epoch) for epoch in copy.hashes[Key.LOST]}  # drained slice by slice
     claimed: set[int] = set()
     for slot in copy.slots:
-        if slot.epoch is not None and slot.epoch not in holders:
+        if slot.epoch is not None and slot.epoch not in holders | lost:
             yield Violation(6, f"{slot.group_id!r} is held by epoch {slot.epoch}, which is nobody")
         if slot.state is GroupState.CLAIMED:
             claimed.add(slot.batch or 0)
-            if slot.group_id not in manifests.get(slot.batch or 0, ()):
+            if slot.epoch not in lost and slot.group_id not in manifests.get(slot.batch or 0, ()):
                 yield Violation(5, f"{slot.group_id!r} is missing in batch {slot.batch}")
     for orphaned in manifests.keys() - claimed:
         yield Violation(5, f"batch {orphaned} has a manifest and no claimed group")

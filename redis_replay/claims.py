@@ -18,7 +18,7 @@ from redis_replay._redis.frames import SessionScript
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.scripts import Claim, ClaimExact, ClaimReply, Requeue, Settle, Transfer
-from redis_replay.errors import StoreError
+from redis_replay.errors import PayloadCorrupted, PayloadMissing, StoreError
 from redis_replay.groups import batch_meta, read_records
 from redis_replay.meta import KVBatchMeta
 from redis_replay.selection import Selection
@@ -89,7 +89,12 @@ class Claims:
             if found is None:
                 return [], None
             self._may_hold_unseen = True
-            meta = await self._describe(found[1], weight)
+            try:
+                meta = await self._describe(found[1], weight)
+            except (PayloadMissing, PayloadCorrupted) as damaged:
+                if damaged.group_id is not None:  # counted, so it ends in quarantine
+                    await self.requeue([damaged.group_id], failed=True)
+                raise
             self.batches.append(found[0])
             self._may_hold_unseen = False
             return found[1], meta

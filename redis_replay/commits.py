@@ -74,6 +74,10 @@ class Commits:
 
     async def run(self, call: Commit, encoded: EncodedGroup) -> None:
         """Store and flip; what is stored of a group is never written again."""
+        with self.session.under_way():
+            await self._run(call, encoded)
+
+    async def _run(self, call: Commit, encoded: EncodedGroup) -> None:
         held = self.held.get(call.group_id)
         is_first = held and held.fence == call.fence and call.group_id not in self._turns
         async with self._turns.setdefault(call.group_id, anyio.Lock()):

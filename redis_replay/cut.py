@@ -16,7 +16,7 @@ from types import TracebackType
 from redis_replay._redis.scripts import ApplyCut
 from redis_replay.admission import AdmissionState, read_admission
 from redis_replay.buffer import RedisReplayBuffer
-from redis_replay.errors import CutExpired, DuplicateGroup
+from redis_replay.errors import CutExpired, DuplicateGroup, ReplayError
 from redis_replay.reservations import as_columns, draft_reservation, with_fence
 from redis_replay.types import MAX_GROUPS_PER_CALL, Reservation
 
@@ -35,6 +35,7 @@ class DataPlaneMutationCut:
         self._state: AdmissionState | None = None
         self._live = False
         self._index: int | None = None
+        self._takes_kept = False
         self._seen_version = 0
         self._loader_state: bytes | None = None
         self._drafts: list[Reservation] = []
@@ -45,6 +46,7 @@ class DataPlaneMutationCut:
             raise CutExpired("this mutation cut is no longer active; open a new one")
         session = self._buffer.session
         await session.attach()
+        await self._buffer.admission.find_unseen()
         self._state = await read_admission(session.link.gateway)
         self._live = True
         return self
@@ -58,6 +60,13 @@ class DataPlaneMutationCut:
         self._live = False
         if kind is None and self._has_content():
             await self._apply()
+        else:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        """Let a kept index, which this cut has not dispatched after all, be found again."""
+        if self._takes_kept and self._index is not None:
+            self._buffer.admission.put_back(self._index)
 
     def require_live(self) -> None:
         """Return if the cut still records.
@@ -95,7 +104,9 @@ class DataPlaneMutationCut:
             raise ValueError(
                 "a mutation cut records one admission; open another for the next batch"
             )
-        self._index = self._opened().next_index
+        kept = self._buffer.admission.keep_for_cut()
+        self._takes_kept = kept is not None
+        self._index = self._opened().next_index if kept is None else kept
         self._seen_version = seen_version
         return self._index
 
@@ -158,6 +169,7 @@ class DataPlaneMutationCut:
         sets_loader = self._loader_state is not None
         call = ApplyCut(
             index=self._index,
+            kept=int(self._takes_kept),
             seen_version=self._seen_version,
             loader_revision=self._opened().loader_revision if sets_loader else None,
             loader_state=self._loader_state or b"",
@@ -174,12 +186,17 @@ class DataPlaneMutationCut:
         )
 
     async def _run(self, call: ApplyCut) -> tuple[Reservation, ...]:
-        admission = self._buffer.admission
-        with self._buffer.asking(*call.group_ids), admission.asking(leaves_open=self._leaves_open):
-            fence = await self._buffer.session.call_now(call)
-            if self._leaves_open and self._index is not None:
-                admission.given.add(self._index)
-            return tuple(self._buffer.hold(with_fence(draft, fence or 0)) for draft in self._drafts)
+        buffer = self._buffer
+        asking = buffer.admission.asking(leaves_open=self._leaves_open)
+        try:
+            with buffer.asking(*call.group_ids), asking:
+                fence = await buffer.session.call_now(call) or 0
+                if self._leaves_open and self._index is not None:
+                    buffer.admission.given.add(self._index)
+                return tuple(buffer.hold(with_fence(draft, fence)) for draft in self._drafts)
+        except ReplayError:
+            self._put_back()
+            raise
 
     @property
     def _leaves_open(self) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import anyio
@@ -29,6 +29,8 @@ from redis_replay.silence import SilenceWatch
 
 _LOG = logging.getLogger(__name__)
 _BEATS_PER_LEASE = 4
+
+Seen = tuple[dict[str, bytes], dict[int, bytes]]
 
 
 @dataclass
@@ -97,33 +99,60 @@ class Heart:
                 pulses = self._current()
                 pause = min((p.lease_seconds for p in pulses), default=1.0) / _BEATS_PER_LEASE
                 watch.longest_gap_seconds = 2 * pause + 1.0
-                try:
-                    for pulse in pulses:
-                        await self._beat(gateway, pulse, watch)
-                except StoreError as failure:
-                    _LOG.warning("heartbeats wait for the server: %s", failure)
+                seen: Seen | None = None
+                for pulse in pulses:
+                    with _heard("the heartbeat of %r waits", pulse.owner):
+                        seen = await self._beat(gateway, pulse) or seen
+                if seen is not None:
+                    await self._watch(gateway, watch, *seen)
                 with anyio.move_on_after(pause):
                     await self._added.wait()
         finally:
             with anyio.CancelScope(shield=True):
                 await gateway.close()
 
-    async def _beat(self, gateway: Gateway, pulse: Pulse, watch: SilenceWatch) -> None:
+    async def _beat(self, gateway: Gateway, pulse: Pulse) -> Seen | None:
+        """Beat for a session and return all owners and all lost epochs, as records."""
         reply = await gateway.call(Heartbeat(pulse.owner, pulse.epoch), self.frame)
         if isinstance(reply, Refusal):
             if pulse in self._current():  # else it was detached while this beat was under way
                 pulse.lost = reply.code == "FENCED"  # else the run itself is gone or another one
                 _LOG.warning("session %r cannot beat: %s", pulse.owner, reply.error)
-            return
-        owners = {name: OwnerRecord.parse(record) for name, record in reply[0].items()}
+            return None
+        return reply
+
+    async def _watch(
+        self,
+        gateway: Gateway,
+        watch: SilenceWatch,
+        records: Mapping[str, bytes],
+        lost: Mapping[int, bytes],
+    ) -> None:
+        """End who is silent and drain who is lost; one that cannot be ended keeps nobody else."""
+        owners: dict[str, OwnerRecord] = {}
+        for name, record in records.items():
+            with _heard("owner %r cannot be watched", name):
+                owners[name] = OwnerRecord.parse(record)
         own = {known.owner for known in self._current()}
         for name in watch.observe(owners, now=anyio.current_time()):
             if name not in own:
-                found = owners[name]
-                _LOG.warning("owner %r was silent for %gs and is ended", name, found.lease_seconds)
-                await end_owner(gateway, self.frame, name, found.epoch, heartbeat=found.heartbeat)
-        for epoch, record in reply[1].items():
-            await end_owner(gateway, self.frame, record[2:].decode(), epoch)
+                epoch, beats = owners[name].epoch, owners[name].heartbeat
+                _LOG.warning("owner %r was silent for its lease and is ended", name)
+                with _heard("owner %r cannot be ended", name):
+                    await end_owner(gateway, self.frame, name, epoch, heartbeat=beats)
+        for epoch, record in lost.items():
+            name = record[2:].decode()
+            with _heard("what owner %r held cannot be given back", name):
+                await end_owner(gateway, self.frame, name, epoch)
+
+
+@contextmanager
+def _heard(what: str, owner: str) -> Generator[None]:
+    """Log a failure of the block, so that it stops nothing else."""
+    try:
+        yield
+    except StoreError as failure:
+        _LOG.warning(what + ": %s", owner, failure)
 
 
 async def end_owner(

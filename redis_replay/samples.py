@@ -97,7 +97,7 @@ class SamplePlane:
             tags: One dictionary per sample, kept as the column ``tags``.
 
         Raises:
-            ValueError: a column has not one value per sample.
+            ValueError: a column has not one value per sample, or a row is none of its group.
             TypeError: a value cannot be stored; nothing was written.
             ClaimMismatch: a group is claimed by somebody else; nothing was written.
             SlotError: a group is not live or not claimed; nothing was written.
@@ -112,6 +112,8 @@ class SamplePlane:
         cells: dict[str, list[Argument]] = {}
         for at, sample_id in enumerate(sample_ids):
             group_id, row = split_sample_id(sample_id)
+            if row >= (self.session.link.run.settings.group_size or 0):
+                raise ValueError(f"sample {sample_id!r}: its group has no row {row}")
             for name, values in fields.items():
                 encoded = encode_value(values[at], f"{sample_id}.{name}")
                 cells.setdefault(group_id, []).extend((f"{row}:{name}", encoded))
@@ -192,7 +194,8 @@ class SamplePlane:
     async def _read(self, located: _Located, fields: Sequence[str] | None) -> dict[str, Row]:
         written = await self._written(located, fields)
         committed = self._committed_fields(located, fields, written)
-        rows = None if len(located.rows) == located.record.directory.row_count else located.rows
+        all_rows = list(range(located.record.directory.row_count))
+        rows = None if sorted(located.rows) == all_rows else located.rows
         columns = await self._columns(located, committed, rows)
         result: dict[str, Row] = {}
         for at, row in enumerate(sorted(located.rows) if rows is None else rows):

@@ -10,7 +10,8 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -38,6 +39,8 @@ CALLS_IN_FLIGHT: Final = 16
 ROLLOUT_LEASE_SECONDS: Final = 60.0
 TRAINER_LEASE_SECONDS: Final = 120.0
 MAX_OWNER_BYTES: Final = 256
+_FINISH_SECONDS: Final = 3.0
+"""How long the end of a session waits for its commits that are under way."""
 
 
 @dataclass
@@ -55,8 +58,11 @@ class Link:
     closed: bool = False
 
     async def collect(self) -> None:
-        """Free the payload of groups that are gone."""
-        await self.collector.collect()
+        """Free the payload of groups that are gone; what cannot be freed now is freed later."""
+        try:
+            await self.collector.collect()
+        except ReplayError as failure:
+            _LOG.warning("payload of ended groups is not freed yet: %s", failure)
 
     async def ask(self, call: StoreScript[R]) -> R | Refusal:
         """Run a call about the run as a whole, to its end even when the caller is cancelled."""
@@ -103,6 +109,8 @@ class Session:
     _room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(CALLS_IN_FLIGHT))
     _free: list[int] = field(default_factory=lambda: list(range(CALLS_IN_FLIGHT)))
     _uses: list[int] = field(default_factory=lambda: [0] * CALLS_IN_FLIGHT)
+    _under_way: int = 0
+    _came_to_rest: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
         if not self.owner or len(self.owner.encode()) > MAX_OWNER_BYTES:
@@ -196,26 +204,39 @@ class Session:
     async def detach(self) -> None:
         """Give back everything this session holds and end it; no attempt is counted. Repeatable.
 
+        Commits that are under way are finished first.
         Where the store cannot be reached or is gone, that is logged; the lease does it then.
         """
         if self.detached:
             return
         self.detached = True
         if self.pulse is not None:
-            self.link.heart.remove(self.pulse)
-            if not self.pulse.lost:
-                end = partial(
-                    end_owner,
-                    self.link.gateway,
-                    self.link.run.frame,
-                    self.owner,
-                    self.epoch,
-                    planned=True,
-                )
-                try:
-                    await self.link.tasks.finish(end)
-                except ReplayError as failure:
-                    _LOG.warning("session %r could not be ended: %s", self.owner, failure)
+            try:
+                await self.link.tasks.finish(partial(self._end, self.pulse))
+            except ReplayError as failure:
+                _LOG.warning("session %r could not be ended: %s", self.owner, failure)
+
+    async def _end(self, pulse: Pulse) -> None:
+        with anyio.move_on_after(_FINISH_SECONDS):
+            while self._under_way:
+                await self._came_to_rest.wait()
+        link = self.link
+        link.heart.remove(pulse)
+        if not pulse.lost:
+            await end_owner(link.gateway, link.run.frame, self.owner, self.epoch, planned=True)
+
+    @contextmanager
+    def under_way(self) -> Generator[None]:
+        """Do in the block what `detach` waits for, so that no finished rollout is refused."""
+        if not self._under_way:
+            self._came_to_rest = anyio.Event()
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._came_to_rest.set()
 
 
 def anonymous_owner() -> str:

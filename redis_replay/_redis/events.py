@@ -37,7 +37,7 @@ class Topic(StrEnum):
 
 _TOPICS: Final[Mapping[str, frozenset[Topic]]] = {
     "commit": frozenset({Topic.READY}),
-    "requeue": frozenset({Topic.READY}),
+    "requeue": frozenset({Topic.READY, Topic.SPACE}),
     "promote": frozenset({Topic.READY}),
     "settle": frozenset({Topic.SPACE, Topic.ADMISSION, Topic.READY}),
     "version": frozenset({Topic.ADMISSION, Topic.READY}),
@@ -123,7 +123,7 @@ class Wakeups:
                     continue
                 for _, entries in cast(list[tuple[bytes, _Entries]], reply or []):
                     self._last_id = entries[-1][0].decode()
-                    kinds = {entry[b"kind"].decode() for _, entry in entries}
+                    kinds = {entry.get(b"kind", b"").decode() for _, entry in entries}
                     self.move(frozenset[Topic]().union(*(_TOPICS.get(k, ()) for k in kinds)))
         finally:
             with anyio.CancelScope(shield=True):

@@ -122,9 +122,18 @@ class OwnerRecord:
 
     @classmethod
     def parse(cls, record: bytes) -> OwnerRecord:
-        """Read one record."""
-        epoch, heartbeat, role, world, lease_ms, host = record.decode().split(" ", 5)
-        return cls(int(epoch), int(heartbeat), role, int(world), int(lease_ms) / 1000, host)
+        """Read one record.
+
+        Raises:
+            StoreCorrupted: it does not have the six words it must have.
+        """
+        try:
+            epoch, heartbeat, role, world, lease_ms, host = record.decode().split(" ", 5)
+            return cls(int(epoch), int(heartbeat), role, int(world), int(lease_ms) / 1000, host)
+        except ValueError as broken:
+            raise StoreCorrupted(
+                f"an owner has the record {record!r}, which is not readable ({broken})"
+            ) from broken
 
 
 CONTROL_FIELDS: Final = ("seq", "dispatch_index", "trainer_version", "gate_window")

@@ -67,9 +67,13 @@ class Reserve(SessionScript[int]):
 
 @dataclass(frozen=True)
 class ApplyCut(SessionScript[int | None]):
-    """Replies the fence of the reservations, ``None`` when the cut reserved nothing."""
+    """Replies the fence of the reservations, ``None`` when the cut reserved nothing.
+
+    ``kept`` says that the index is an open admission of this session which no caller has received.
+    """
 
     index: int | None
+    kept: int
     seen_version: int
     loader_revision: int | None
     loader_state: bytes

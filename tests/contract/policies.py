@@ -112,7 +112,8 @@ async def blocked(call: Any, version: int) -> AsyncIterator[Blocked]:
     waiting = Blocked(version)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(waiting.run, call)
-        await waiting.settled.wait()
+        with anyio.fail_after(30):
+            await waiting.settled.wait()
         assert not waiting.done.is_set(), f"the call returned {waiting.result} and never blocked"
         yield waiting
         tasks.cancel_scope.cancel()
@@ -123,7 +124,8 @@ async def blocks(call: Any, version: int) -> bool:
     waiting = Blocked(version)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(waiting.run, call)
-        await waiting.settled.wait()
+        with anyio.fail_after(30):
+            await waiting.settled.wait()
         tasks.cancel_scope.cancel()
     return not waiting.done.is_set()
 

@@ -137,7 +137,7 @@ async def test_the_index_of_a_cancelled_admission_is_given_at_a_closed_gate_too(
             tasks.cancel_scope.cancel()
         await collected(store)
         assert [0] == store.buffer.admission.undelivered
-        await sampler.wait_until_admissible(trainer_version_fn=lambda: 0)
+        assert not await blocks(sampler.wait_until_admissible, 0)
         assert 0 == await admit(sampler, 0)
         assert await blocks(sampler.admit, 0)
 
@@ -162,7 +162,7 @@ async def test_an_index_whose_answer_never_came_is_found_again_at_a_closed_gate_
             await admit(mine, 0)
         gateway.call = send
         assert 2 == (await store.stats()).dispatch_index
-        await mine.wait_until_admissible(trainer_version_fn=lambda: 0)
+        assert not await blocks(mine.wait_until_admissible, 0)
         assert 2 == await admit(mine, 0)
         assert await blocks(mine.admit, 0)
         assert [0, 1, 2] == await open_admissions(runs)

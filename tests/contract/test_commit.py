@@ -183,6 +183,31 @@ async def test_a_live_session_cannot_commit_an_attempt_that_is_not_its_own(runs:
         await commit(host, "g")
 
 
+async def test_bytes_on_their_way_to_a_flip_are_not_touched_by_another_session(runs: Runs) -> None:
+    async with runs.open() as store, store.rollout(owner="host") as host:
+        made = await host.buffer.reserve(0, group_id="g")
+        key = Keyspace(runs.name, DEFAULT_PARTITION).payload("g", made.fence)
+        await runs.client.set(key, b"written by the host, whose flip is under way")
+        await attached(store)
+        async with nothing_changed(runs):
+            with pytest.raises(StaleAttempt):
+                await commit(store, "g", fence=made.fence)
+        await commit(host, "g")
+
+
+async def test_a_group_that_has_ended_is_forgotten_by_its_holder(runs: Runs) -> None:
+    async with runs.open() as store, runs.open() as driver:
+        for group_id in ("committed", "aborted", "removed", "refused"):
+            await store.buffer.reserve(0, group_id=group_id)
+        await commit(store, "committed")
+        await store.buffer.abort("aborted")
+        await store.buffer.remove(["removed"])
+        await driver.buffer.remove(["refused"])
+        with pytest.raises(UnknownGroup):
+            await commit(store, "refused")
+        assert {} == store.buffer.reservations
+
+
 async def test_a_ready_group_of_another_attempt_is_not_overwritten(runs: Runs) -> None:
     async with runs.open() as store, store.rollout(owner="host") as host:
         made = await host.buffer.reserve(0, group_id="g")

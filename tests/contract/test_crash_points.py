@@ -19,6 +19,7 @@ from redis_replay import (
     TrainerSession,
     create_sampler,
 )
+from redis_replay._redis.keys import Key
 from redis_replay.errors import DuplicateGroup, StoreUnavailable, UnknownGroup
 from redis_replay.filtering import Replacement
 from tests.contract.interruptions import DOWN, Break, Interruption
@@ -97,9 +98,13 @@ async def admit(play: Play) -> int | None:
     return await play.dispatcher.admit(trainer_version_fn=lambda: 0)
 
 
+async def admit_first(play: Play) -> None:
+    assert 2 == await admit(play)
+
+
 async def check_admitted(play: Play, result: int | None) -> None:
-    assert (2, 2) == (result, (await play.store.stats()).dispatch_index)
-    assert 3 == await play.dispatcher.admit(trainer_version_fn=lambda: 0)
+    assert (3, 3) == (result, (await play.store.stats()).dispatch_index)
+    assert 4 == await admit(play)
 
 
 async def dispatch(play: Play) -> str:
@@ -120,6 +125,27 @@ async def check_dispatched(play: Play, result: str) -> None:
     assert ("reserved", "host") == (await play.states())["prompt 0"]
     assert 2 == (await play.store.stats()).dispatch_index
     await play.host.buffer.commit("prompt 0", rows(), start_weight_version=0, end_weight_version=0)
+
+
+async def admit_by_cut(play: Play) -> int | None:
+    """Admit a batch in a cut, and leave its reservations for later."""
+    async with play.host.mutation() as cut:
+        stamp = play.dispatcher.commit_admission(cut)
+    return stamp
+
+
+async def admit_by_cut_first(play: Play) -> None:
+    assert 2 == await admit_by_cut(play)
+
+
+async def check_open(play: Play, result: int | None) -> None:
+    assert (3, 3) == (result, (await play.store.stats()).dispatch_index)
+    await play.host.buffer.reserve(0, group_id="n", target_step=3)
+    assert 4 == await admit(play)
+    assert 5 == await admit_by_cut(play)
+    gateway = play.store.buffer.session.link.gateway
+    [still_open] = await gateway.pipeline([("HKEYS", gateway.keyspace.control(Key.ADMISSIONS))])
+    assert [b"2", b"4", b"5"] == sorted(still_open)
 
 
 async def take_ticket(play: Play) -> list[Reservation]:
@@ -218,8 +244,9 @@ VERBS: dict[str, tuple[Act, Act, Check]] = {
     "reserve_when_free": (nothing, reserve, check_reserved),
     "commit": (nothing, commit, check_committed),
     "select": (nothing, select, check_selected),
-    "admit": (nothing, admit, check_admitted),
+    "admit": (admit_first, admit, check_admitted),
     "cut": (nothing, dispatch, check_dispatched),
+    "cut without reservations": (admit_by_cut_first, admit_by_cut, check_open),
     "take_tickets": (leave_ticket, take_ticket, check_ticket),
     "commit_step": (select_first, train, check_trained),
     "put_samples": (select_first, write_back, check_written),
@@ -279,7 +306,7 @@ async def play_once(
         store.trainer(owner="job") as trainer,
         store.rollout(owner="host") as host,
     ):
-        config = InOrderSamplerConfig(max_lookahead_versions=4)
+        config = InOrderSamplerConfig(max_lookahead_versions=8)
         samplers = [create_sampler(place.buffer, config) for place in (trainer, host)]
         sampler, dispatcher = samplers
         assert isinstance(sampler, InOrderSampler)

@@ -14,7 +14,6 @@ from redis_replay import (
     WindowedSamplerConfig,
     create_sampler,
 )
-from redis_replay._redis.keys import Key
 from redis_replay.errors import (
     AdmissionConflict,
     BufferFull,
@@ -23,7 +22,7 @@ from redis_replay.errors import (
     StoreClosed,
 )
 from redis_replay.types import MAX_GROUPS_PER_CALL
-from tests.contract.keyspace import attached, control_key, nothing_changed, snapshot
+from tests.contract.keyspace import attached, nothing_changed, snapshot
 from tests.harness import Runs, commit_ready, rows
 
 pytestmark = pytest.mark.anyio
@@ -268,60 +267,6 @@ async def test_an_id_stands_once_in_a_cut(runs: Runs) -> None:
         assert "g" == refused.value.group_id
         [slot] = await store.buffer.slots()
         assert (0, GroupState.RESERVED) == (slot.start_weight_version, slot.state)
-
-
-async def test_an_admission_without_reservations_stays_open_until_they_are_made(
-    runs: Runs,
-) -> None:
-    admissions = control_key(runs, Key.ADMISSIONS)
-    async with runs.open() as store, store.rollout(owner="host") as host:
-        sampler = in_order(host)
-        await sampler.flush()
-        async with host.mutation() as cut:
-            sampler.commit_admission(cut)
-        assert [b"0"] == await runs.client.hkeys(admissions)
-        async with host.mutation() as cut:
-            cut.reserve(0, target_step=0)
-        assert [] == await runs.client.hkeys(admissions)
-
-
-async def test_an_open_admission_of_a_host_that_left_is_given_out_first(runs: Runs) -> None:
-    async with runs.open() as store:
-        async with store.rollout(owner="gone") as host:
-            sampler = in_order(host)
-            assert 0 == await sampler.admit(trainer_version_fn=lambda: 0)
-            assert 1 == await sampler.admit(trainer_version_fn=lambda: 0)
-        async with store.rollout(owner="next") as rollout:
-            follower = in_order(rollout)
-            await follower.flush()
-            for expected in (0, 1, 2):
-                async with rollout.mutation() as cut:
-                    assert expected == follower.commit_admission(cut)
-                    cut.reserve(0, target_step=expected)
-        assert [0, 1, 2] == [slot.target_step for slot in await store.buffer.slots()]
-        assert 2 == (await store.stats()).dispatch_index
-
-
-async def test_a_step_that_is_complete_already_gets_no_group_twice(runs: Runs) -> None:
-    size = 8
-    async with runs.open(groups_per_step=size, capacity=64) as store:
-        for _ in range(size):
-            await commit_ready(store, 29, target_step=30)
-        await store.publish_trainer_version(30)
-        sampler = in_order(store, lookahead=1)
-        sampler.set_dispatch_index(30)
-        dispatched = {}
-        for _ in range(2):
-            await sampler.wait_until_admissible(trainer_version_fn=lambda: 30)
-            async with store.mutation() as cut:
-                stamp = sampler.commit_admission(cut)
-                assert stamp is not None
-                dispatched[stamp] = size - await store.buffer.count_for_target_step(stamp)
-                for _ in range(dispatched[stamp]):
-                    cut.reserve(30, target_step=stamp)
-        assert {30: 0, 31: size} == dispatched
-        counts = [await store.buffer.count_for_target_step(step) for step in (29, 30, 31, 32)]
-        assert [0, size, size, 0] == counts
 
 
 async def test_a_cut_of_a_session_reserves_for_that_session(runs: Runs) -> None:

@@ -219,22 +219,36 @@ async def test_looking_at_the_callers_version_costs_no_command(runs: Runs) -> No
             assert len(reads) - begun <= 1
 
 
-async def test_widening_wakes_a_caller_that_is_blocked_in_another_store(runs: Runs) -> None:
+@pytest.mark.parametrize("cause", ["wider window", "published version", "another step seeded"])
+async def test_what_opens_the_gate_wakes_a_caller_that_is_blocked_in_another_store(
+    runs: Runs, cause: str
+) -> None:
     async with runs.open() as store, runs.open() as other:
         mine, theirs = sampler_of(store, "in_order", 0), sampler_of(other, "in_order", 0)
-        await admit(mine, 0)
+        mine.restore_dispatch_index(0)
+        await mine.flush()
         await theirs.flush()
 
         async def attempt(at: int) -> float:
-            async def widen() -> None:
-                theirs.set_gate_window(at + 1)
+            async def open_gate() -> None:
+                if cause == "wider window":
+                    theirs.set_gate_window(at + 1)
+                elif cause == "published version":
+                    await other.publish_trainer_version(at + 1)
+                else:
+                    theirs.restore_dispatch_index(-1)
                 await theirs.flush()
 
-            async with blocked(mine.admit, 0) as waiting:
-                return await time_to_open(waiting, widen)
+            async with blocked(mine.wait_until_admissible, 0) as waiting:
+                seconds = await time_to_open(waiting, open_gate)
+            if cause == "another step seeded":
+                mine.restore_dispatch_index(0)
+            else:
+                await admit(mine, 0)
+            await mine.flush()
+            return seconds
 
         assert await fastest(3, attempt) < 0.5
-        assert (3, 3) == (mine.dispatch_index, mine.gate_window)
 
 
 @every_policy

@@ -11,7 +11,8 @@ from redis_replay import Eviction, GroupState
 from redis_replay._redis.keys import Key
 from redis_replay.errors import BufferFull, DuplicateGroup, StoreClosed
 from redis_replay.types import MAX_GROUP_ID_BYTES, MAX_PROMPT_REF_BYTES
-from tests.contract.keyspace import control_key, nothing_changed
+from tests.contract.interruptions import Break, Interruption
+from tests.contract.keyspace import attached, collected, control_key, nothing_changed
 from tests.contract.waits import Waits
 from tests.harness import Runs, commit_ready, rows
 
@@ -264,6 +265,23 @@ async def test_a_waiting_reservation_holds_nothing_when_it_is_cancelled(runs: Ru
             tasks.cancel_scope.cancel()
         await store.buffer.abort("first")
         assert 0 == await store.buffer.size()
+
+
+@pytest.mark.parametrize("verb", ["reserve", "reserve_when_free"])
+async def test_a_reservation_whose_caller_was_cancelled_gives_its_place_back(
+    runs: Runs, verb: str
+) -> None:
+    async with runs.open() as store:
+        await attached(store)
+        interruption = Interruption(store, at=1, kind=Break.CANCELLED_AFTER)
+        with interruption.scope:
+            await getattr(store.buffer, verb)(0, group_id="g")
+        interruption.end()
+        assert interruption.scope.cancelled_caught
+        await collected(store)
+        stats = await store.stats()
+        assert (0, {"aborted:cancelled": 1}) == (stats.occupancy, stats.ends)
+        assert {} == store.buffer.reservations
 
 
 async def test_a_full_buffer_drops_no_finished_work_and_stops_no_commit(runs: Runs) -> None:

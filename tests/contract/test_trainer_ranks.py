@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from redis_replay import Rule, Selection, TrainerRank, TrainerSession
+from redis_replay._redis.keys import Key
 from redis_replay.errors import (
     ClaimError,
     ClaimMismatch,
@@ -15,7 +16,7 @@ from redis_replay.errors import (
     StoreClosed,
     UnacknowledgedRanks,
 )
-from tests.contract.keyspace import attached, nothing_changed
+from tests.contract.keyspace import attached, control_key, nothing_changed
 from tests.harness import Runs, commit_ready, rows
 
 pytestmark = pytest.mark.anyio
@@ -82,6 +83,8 @@ async def test_a_step_commits_when_all_ranks_have_acknowledged(runs: Runs) -> No
         for rank in (0, 2):
             await rank_of(store, trainer, rank).acknowledge(batch)
         assert ("g0", "g1", "g2") == (await trainer.commit_step(0)).trained
+        for key in (Key.BATCHES, Key.ACKS):
+            assert 0 == await runs.client.exists(control_key(runs, key))
 
 
 async def test_a_rank_counts_once_and_ten_is_not_one(runs: Runs) -> None:

@@ -4,7 +4,7 @@
 -- neither skips nor repeats a prompt, and no reader sees one without the others.
 -- Keys: meta slots prompts reserved ready claimed reserved_by_step reserved_by_owner tickets counters
 --   sessions owners events admissions steps
--- Args: index seen_version loader_revision loader_state group_ids weights targets prompt_refs replacements
+-- Args: index kept seen_version loader_revision loader_state group_ids weights targets prompt_refs replacements
 -- States: none -> reserved
 -- Returns: the fence of the reservations
 -- Refusals: CONFLICT DUPLICATE FULL FULL_BYTES
@@ -14,8 +14,12 @@ local refusal = session.open()
 if refusal then return refusal end
 local advances = args.index and args.index == control.cursor + 1
 if advances and not admission.gate_open() then return control.head('CONFLICT', 'gate', text.whole(control.cursor)) end
-if args.index and not advances and admission.orphan() ~= args.index then
-  return control.head('CONFLICT', 'cursor', text.whole(control.cursor))
+if args.index and not advances then
+  local holder = redis.call('HGET', keys.admissions, text.whole(args.index))
+  local is_kept = args.kept == 1 and holder == text.whole(args.epoch) .. ' ' .. args.owner
+  if not is_kept and admission.orphan() ~= args.index then
+    return control.head('CONFLICT', 'cursor', text.whole(control.cursor))
+  end
 end
 local revision = redis.call('HGET', keys.meta, 'loader_revision')
 if args.loader_revision and tonumber(revision) ~= args.loader_revision then

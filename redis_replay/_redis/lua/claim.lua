@@ -16,7 +16,7 @@ local refusal = session.open()
 if refusal then return refusal end
 local members = pick[args.rule]()
 if #members < args.minimum then return control.head('OK') end
-refusal = batch.check_room(#members)
+refusal = batch.check_room(args.epoch, #members)
 if refusal then return refusal end
 local slots, corrupt = slot.load_listed(members, 'ready')
 if not slots then return corrupt end

@@ -13,7 +13,7 @@
 -- include: batch
 local refusal = session.open()
 if refusal then return refusal end
-refusal = batch.check_room(#args.group_ids)
+refusal = batch.check_room(args.epoch, #args.group_ids)
 if refusal then return refusal end
 local slots, unready = slot.load(args.group_ids, 'ready')
 if not slots then return unready end

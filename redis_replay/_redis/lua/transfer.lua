@@ -5,7 +5,7 @@
 -- Args: receiver step
 -- States: claimed -> claimed
 -- Returns: the new claim number, then each group's id and record; nothing when there was no claim
--- Refusals: RECEIVER CORRUPT
+-- Refusals: RECEIVER TOO_MANY CORRUPT
 -- include: session
 -- include: owner
 -- include: batch
@@ -16,6 +16,8 @@ if not receiver then return control.head('RECEIVER', args.receiver) end
 local slots, corrupt = slot.load_listed(owner.held(keys.claimed_by_owner, args.epoch, 1025), 'claimed')
 if not slots then return corrupt end
 if #slots == 0 then return control.head('OK') end
+refusal = batch.check_room(receiver.epoch, receiver.epoch ~= args.epoch and #slots or 0)
+if refusal then return refusal end
 manifest.forget(slots, {})
 local number, items = batch.give(slots, receiver, args.step)
 local ids = {}

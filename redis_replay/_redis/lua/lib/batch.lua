@@ -9,8 +9,8 @@ local batch = {}
 
 local MOST = 1024
 
-function batch.check_room(count)
-  local held = redis.call('ZCOUNT', keys.claimed_by_owner, text.whole(args.epoch), text.whole(args.epoch))
+function batch.check_room(epoch, count)
+  local held = redis.call('ZCOUNT', keys.claimed_by_owner, text.whole(epoch), text.whole(epoch))
   if held + count > MOST then return control.head('TOO_MANY', text.whole(held), text.whole(count), text.whole(MOST)) end
 end
 
