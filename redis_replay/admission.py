@@ -30,6 +30,7 @@ from redis_replay.session import Session
 
 _LOG = logging.getLogger(__name__)
 _RECHECK_SECONDS: Final = 1.0
+_ADMISSION_FIELDS: Final = ("loader_revision", "loader_state", "policy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class AdmissionState:
     """What a dispatch decision needs, read in one instant.
 
     Attributes:
-        orphan: Lowest admitted index whose admitter is gone; it is given out before any advance.
+        orphan: Lowest admitted index whose admitter is gone; it is given out before any advance
+            (under ``in_order`` unless its step has passed).
     """
 
     control: ControlRecord
@@ -65,7 +67,7 @@ async def read_admission(gateway: Gateway) -> AdmissionState:
     control = gateway.keyspace.control
     meta, admissions, owners = await gateway.pipeline(
         [
-            ("HMGET", control(Key.META), *CONTROL_FIELDS, "loader_revision", "loader_state"),
+            ("HMGET", control(Key.META), *CONTROL_FIELDS, *_ADMISSION_FIELDS),
             ("HGETALL", control(Key.ADMISSIONS)),
             ("HGETALL", control(Key.OWNERS)),
         ],
@@ -76,8 +78,10 @@ async def read_admission(gateway: Gateway) -> AdmissionState:
         raise _missing(gateway)
     gateway.observe(record)
     live = {b"%d %s" % (OwnerRecord.parse(r).epoch, name) for name, r in owners.items()}
+    first = record.trainer_version if meta[6] == b"in_order" else 0
     orphans = [int(index) for index, holder in admissions.items() if holder not in live]
-    return AdmissionState(record, min(orphans, default=None), int(meta[4]), meta[5])
+    orphan = min((index for index in orphans if index >= first), default=None)
+    return AdmissionState(record, orphan, int(meta[4]), meta[5])
 
 
 def _missing(gateway: Gateway) -> StoreMissing:

@@ -30,7 +30,14 @@ DEFAULT_MAX_ATTEMPTS: Final = 5
 DEFAULT_MAX_REQUEUES: Final = 5
 DEFAULT_JOURNAL_EVENTS: Final = 100_000
 
-_NEEDED: Final = frozenset({*CONTROL_FIELDS, "schema", "min_writer", "lineage", "store_epoch"})
+_NEEDED: Final = frozenset(
+    {
+        *(*CONTROL_FIELDS, "schema", "min_writer", "lineage", "store_epoch", "loader_revision"),
+        *("next_order", "next_fence", "capacity", "group_size", "journal_events"),
+        *("max_attempts", "max_requeues"),
+    }
+)
+"""Without one of these a script could fail between its writes."""
 
 _LOG = logging.getLogger(__name__)
 

@@ -163,7 +163,7 @@ class SamplePlane:
         if not named:
             return 0
         removed = await self.session.call(Remove("cleared", group_ids=distinct_ids(named)))
-        await self.session.link.collector.collect()
+        await self.session.link.collect()
         return removed
 
     async def _slots(self) -> list[SlotRecord]:

@@ -200,7 +200,7 @@ REFUSALS: Final[Mapping[str, Builder]] = {
     "ALIVE": _plain(errors.ClaimError, "the session is alive (heartbeat {0}); it was not ended"),
     "TOO_MANY": _plain(
         errors.TooManyClaims,
-        "this session holds {0} claims and would take {1} more; a step settles at most {2}. Commit "
+        "the session holds {0} claims and would take {1} more; a step settles at most {2}. Commit "
         "or requeue first, or select fewer.",
     ),
     "STEP": _step,

@@ -45,6 +45,7 @@ INVARIANTS: Final = {
     9: "the dispatch cursor covers every live target step",
     10: "prompts and records belong to live groups, or wait to be freed",
     11: "the accounts of steps and the reward tally are well formed",
+    12: "control record, owners, manifests, ledger and totals are readable",
 }
 """The table of `redis_replay.audit`, in words for its reader."""
 

@@ -19,7 +19,7 @@ import anyio
 
 from redis_replay.errors import StoreError
 from redis_replay.meta import KVBatchMeta
-from redis_replay.selection import Eviction, Selection, validate_group_bounds
+from redis_replay.selection import Eviction, Selection, validate_group_bounds, validate_version
 from redis_replay.types import SlotView
 
 _LOG = logging.getLogger(__name__)
@@ -125,23 +125,25 @@ class BaseSampler(abc.ABC):
         On a run that has admitted, the stored cursor stays; both numbers are logged (D21).
 
         Raises:
-            ValueError: the version is negative.
+            ValueError: the version is negative, or 2**53 and more.
         """
         if resume_from_trainer_version < 0:
             raise ValueError(
                 "resume_from_trainer_version must be non-negative, got "
                 f"{resume_from_trainer_version}"
             )
+        validate_version("resume_from_trainer_version", resume_from_trainer_version)
         self._seed = (resume_from_trainer_version - 1, False)
 
     def restore_dispatch_index(self, dispatch_index: int) -> None:
         """Seed the exact cursor; `flush` raises `CursorConflict` where the run holds another.
 
         Raises:
-            ValueError: below -1.
+            ValueError: below -1, or 2**53 and more.
         """
         if dispatch_index < NOTHING_DISPATCHED:
             raise ValueError(f"dispatch_index must be at least -1, got {dispatch_index}")
+        validate_version("dispatch_index", dispatch_index, least=NOTHING_DISPATCHED)
         self._seed = (dispatch_index, True)
 
     async def refresh(self) -> None:

@@ -21,6 +21,7 @@ from redis_replay.samplers.base import (
 from redis_replay.samplers.config import (
     _gated_required_buffer_capacity,  # pyright: ignore[reportPrivateUsage]
 )
+from redis_replay.selection import validate_version
 
 
 class _GatedSampler(BaseSampler):
@@ -115,3 +116,4 @@ class _GatedSampler(BaseSampler):
 def _require_window(gate_window: int) -> None:
     if gate_window < 0:
         raise ValueError(f"gate_window must be non-negative, got {gate_window}")
+    validate_version("gate_window", gate_window)

@@ -164,6 +164,12 @@ DAMAGES: dict[str, tuple[int, Damage]] = {
     "a tally is short": (11, field(Key.TALLY, "7", "1 0 1 2 1")),
     "a tally is not finite": (11, field(Key.TALLY, "7", "1 0 inf 2 1 2")),
     "a blob belongs to nobody": (10, field(Key.GROUPS, "77777:ghost", b"p")),
+    "the capacity is no number": (12, field(Key.META, "capacity", "many")),
+    "an owner is unreadable": (12, field(Key.OWNERS, "bad", b"x")),
+    "a lost owner is unreadable": (12, field(Key.LOST, "bad", b"x")),
+    "a manifest is unreadable": (12, field(Key.BATCHES, "99999", b"x")),
+    "the ledger is no number": (12, field(Key.ENDS, "trained:trained", "x")),
+    "a total is no number": (2, field(Key.COUNTERS, "reserved_total", "x")),
 }
 
 

@@ -273,7 +273,7 @@ async def test_a_reservation_whose_caller_was_cancelled_gives_its_place_back(
 ) -> None:
     async with runs.open() as store:
         await attached(store)
-        interruption = Interruption(store, at=1, kind=Break.CANCELLED_AFTER)
+        interruption = Interruption(store, at=1, kind=Break.CANCELLED_BEFORE)
         with interruption.scope:
             await getattr(store.buffer, verb)(0, group_id="g")
         interruption.end()

@@ -1,4 +1,4 @@
-"""What becomes of groups in odd places: damaged, addressed by a row they lack, late for their step."""
+"""What becomes of groups in odd places: damaged, missing a row, late for their step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redis_replay._redis.keys import Key
 from redis_replay._redis.run_scripts import EndOwner
 from redis_replay.errors import PayloadMissing
 from tests.contract.keyspace import control_key, send_plain, session_of
-from tests.harness import Runs, commit_ready, rows
+from tests.harness import Runs, commit_ready
 
 pytestmark = pytest.mark.anyio
 
@@ -85,13 +85,3 @@ async def test_a_session_that_is_still_being_drained_is_no_violation(runs: Runs)
         first = EndOwner("job", trainer.epoch, None, 1, limit=2)
         assert (0, 2, 0, True) == await send_plain(session_of(store), first)
         assert () == (await store.audit()).violations
-
-
-async def test_a_committed_group_is_readable_after_its_writer_was_replaced(runs: Runs) -> None:
-    async with runs.open() as store, store.rollout(owner="host") as host:
-        made = await host.buffer.reserve(0, group_id="a")
-        await host.buffer.commit("a", rows(7), start_weight_version=0, end_weight_version=0)
-        async with store.rollout(owner="host"):
-            [row, _] = await store.samples.get_samples(["a_g0", "a_g1"])
-        assert 7.0 == row["reward"]
-        assert made.fence > 0

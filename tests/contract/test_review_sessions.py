@@ -1,4 +1,4 @@
-"""What sessions survive: damage that is not theirs, a block left early, too many claims handed over."""
+"""What sessions survive: damage that is not theirs, a block left early, too many claims."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@
 -- Returns: the fence of the reservations
 -- Refusals: CONFLICT DUPLICATE FULL FULL_BYTES
 -- include: session
+-- include: admission
 -- include: reservation
 local refusal = session.open()
 if refusal then return refusal end

@@ -18,13 +18,18 @@ local function holder_lives(record)
   return found and found.epoch == tonumber(string.sub(record, 1, space - 1))
 end
 
+-- Indexes below this one are nobody's any more: `in_order` never trains a group for a passed step.
+local function first()
+  return redis.call('HGET', keys.meta, 'policy') == 'in_order' and control.version or 0
+end
+
 -- The lowest index whose owner is gone, or nil.
 function admission.orphan()
-  local lowest
+  local lowest, from = nil, first()
   local listed = redis.call('HGETALL', keys.admissions)
   for at = 1, #listed, 2 do
     local number = tonumber(listed[at])
-    if (not lowest or number < lowest) and not holder_lives(listed[at + 1]) then lowest = number end
+    if number >= from and (not lowest or number < lowest) and not holder_lives(listed[at + 1]) then lowest = number end
   end
   return lowest
 end
@@ -37,22 +42,8 @@ function admission.advance()
 end
 
 function admission.keep_open(number)
-  redis.call('HSET', keys.admissions, text.whole(number), text.whole(args.epoch) .. ' ' .. args.owner)
-end
-
--- A reservation answers an open admission of its owner: the one of its target step; without a step the
--- oldest, unless its cut has admitted an index of its own.
-function admission.answer(targets, admitted)
-  local listed = redis.call('HGETALL', keys.admissions)
-  local own, oldest = text.whole(args.epoch) .. ' ' .. args.owner, nil
-  for at = 1, #listed, 2 do
-    if listed[at + 1] == own then
-      local number = tonumber(listed[at])
-      if targets[listed[at]] then redis.call('HDEL', keys.admissions, listed[at]) end
-      if not oldest or number < oldest then oldest = number end
-    end
+  for _, kept in ipairs(redis.call('HKEYS', keys.admissions)) do
+    if tonumber(kept) < first() then redis.call('HDEL', keys.admissions, kept) end
   end
-  if admitted or not targets[''] or not oldest then return nil end
-  redis.call('HDEL', keys.admissions, text.whole(oldest))
-  return oldest
+  redis.call('HSET', keys.admissions, text.whole(number), text.whole(args.epoch) .. ' ' .. args.owner)
 end

@@ -4,7 +4,7 @@
 -- Args: group_ids weights targets prompt_refs replacements
 -- Refusals: DUPLICATE FULL FULL_BYTES
 -- include: listing
--- include: admission
+-- include: dispatch
 -- include: steps
 local reservation = {}
 
@@ -30,7 +30,7 @@ function reservation.batch(admitted)
   for at, target in ipairs(args.targets) do
     if args.replacements[at] == 0 then named[target] = true end
   end
-  local answered = redis.call('HLEN', keys.admissions) > 0 and admission.answer(named, admitted)
+  local answered = redis.call('HLEN', keys.admissions) > 0 and dispatch.answer(named, admitted)
   return admitted or answered or (control.window and control.cursor >= 0 and control.cursor or nil)
 end
 
