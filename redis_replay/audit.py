@@ -162,7 +162,7 @@ async def _read(gateway: Gateway) -> tuple[_Copy, list[Violation]]:
 
 
 def expected_entries(slot: SlotRecord) -> dict[Key, int]:
-    """Return the sorted sets that must list a slot, with the scores: the rule of ``listing.lua``."""
+    """Return the sorted sets that must list a slot, with the scores, as ``listing.lua`` does."""
     state = slot.state.value
     entries = {Key(state): slot.start}
     if slot.state is GroupState.QUARANTINED:
