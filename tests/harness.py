@@ -37,16 +37,19 @@ class Runs:
         return redis_replay.open_store(client=self.client, **wanted)
 
     async def check(self) -> None:
-        """Fail with every violated invariant of every run that was opened."""
-        if not self.audited:
-            return
-        for run, partition in sorted(self.opened):
+        """Fail with every violated invariant of every run that was opened, and delete them.
+
+        Other tests look at every run of the server, those that were damaged on purpose included.
+        """
+        for run, partition in sorted(self.opened) if self.audited else ():
             gateway = Gateway(Target.from_client(self.client), Keyspace(run, partition))
             try:
                 report = await audit_run(gateway)
             finally:
                 await gateway.close()
             assert () == report.violations
+        for key in await self.keys():
+            await self.client.delete(key)
 
     async def keys(self) -> list[str]:
         """Return every key of this test's run, control and payload."""

@@ -26,6 +26,9 @@ from tests.harness import Runs, commit_ready
 
 pytestmark = pytest.mark.anyio
 
+PATIENCE_SECONDS = 10.0
+"""How long a waiting trainer may go without being woken."""
+
 
 def pick(minimum: int, maximum: int, *, highest: int = 9) -> Selection:
     """Return a selection in buffer order of all versions up to the highest."""
@@ -227,11 +230,12 @@ async def test_a_waiting_trainer_is_woken_by_the_commit_that_completes_its_batch
             meta, _ = await trainer.select(sampler, min_prompt_groups=2, max_prompt_groups=2)
             taken.extend(meta.extra_info["group_ids"])
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait_for_batch)
-            await waits.begun()
-            assert [] == await trainer.buffer.training_owned_group_ids()
-            second = await commit_ready(host, 0)
+        with anyio.fail_after(PATIENCE_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait_for_batch)
+                await waits.begun()
+                assert [] == await trainer.buffer.training_owned_group_ids()
+                second = await commit_ready(host, 0)
         assert [first, second] == taken
 
 

@@ -31,6 +31,9 @@ pytestmark = pytest.mark.anyio
 
 MOST_EXCHANGES = 12
 MOST_TICKS = 2_000
+PATIENCE_SECONDS = 20.0
+"""How long a verb, its repetition and its check may take together: none waits for ever."""
+
 EVERY_TICK = 25
 """Up to here a verb is cancelled at every turn of the event loop, then at every fifth."""
 
@@ -301,30 +304,31 @@ async def play_once(
 ) -> bool:
     """Disturb a verb, repeat it unless it returned, and check; return whether it was disturbed."""
     prepare, act, check = VERBS[verb]
-    async with (
-        runs.open(run=f"{runs.name}-{name}", capacity=4) as store,
-        store.trainer(owner="job") as trainer,
-        store.rollout(owner="host") as host,
-    ):
-        config = InOrderSamplerConfig(max_lookahead_versions=8)
-        samplers = [create_sampler(place.buffer, config) for place in (trainer, host)]
-        sampler, dispatcher = samplers
-        assert isinstance(sampler, InOrderSampler)
-        assert isinstance(dispatcher, InOrderSampler)
-        sampler.restore_dispatch_index(1)
-        await sampler.flush()
-        await dispatcher.flush()
-        for group_id in ("a", "b"):
-            await commit_ready(host, 0, group_id=group_id, target_step=0)
-        await host.buffer.reserve(0, group_id="d", target_step=1)
-        play = Play(store, trainer, host, sampler, dispatcher)
-        await prepare(play)
-        outcome = await disturb(play, act)
-        await collected(store)
-        assert () == (await store.audit()).violations
-        result = outcome.result if outcome.returned else await act(play)
-        await check(play, result)
-        await collected(store)
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with (
+            runs.open(run=f"{runs.name}-{name}", capacity=4) as store,
+            store.trainer(owner="job") as trainer,
+            store.rollout(owner="host") as host,
+        ):
+            config = InOrderSamplerConfig(max_lookahead_versions=8)
+            samplers = [create_sampler(place.buffer, config) for place in (trainer, host)]
+            sampler, dispatcher = samplers
+            assert isinstance(sampler, InOrderSampler)
+            assert isinstance(dispatcher, InOrderSampler)
+            sampler.restore_dispatch_index(1)
+            await sampler.flush()
+            await dispatcher.flush()
+            for group_id in ("a", "b"):
+                await commit_ready(host, 0, group_id=group_id, target_step=0)
+            await host.buffer.reserve(0, group_id="d", target_step=1)
+            play = Play(store, trainer, host, sampler, dispatcher)
+            await prepare(play)
+            outcome = await disturb(play, act)
+            await collected(store)
+            assert () == (await store.audit()).violations
+            result = outcome.result if outcome.returned else await act(play)
+            await check(play, result)
+            await collected(store)
     return outcome.disturbed
 
 

@@ -18,6 +18,9 @@ from tests.harness import Runs, commit_ready, rows
 
 pytestmark = pytest.mark.anyio
 
+PATIENCE_SECONDS = 10.0
+"""How long a waiting caller may go without being woken."""
+
 
 async def test_a_reservation_is_a_reserved_slot_of_its_session(runs: Runs) -> None:
     async with runs.open() as store, store.rollout(owner="host-3") as rollout:
@@ -236,22 +239,23 @@ async def test_a_waiting_reservation_gets_the_place_that_becomes_free(runs: Runs
             got.append((await other.buffer.reserve_when_free(1)).group_id)
 
         waits = Waits(other)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait_for_place)
-            await waits.begun()
-            assert [] == got
-            if end == "abort":
-                await store.buffer.abort(held.group_id)
-            elif end == "remove":
-                await store.buffer.remove_group(ready)
-            elif end == "evict":
-                assert 1 == await store.buffer.evict(Eviction(below=1))
-            elif end == "settle":
-                await store.buffer.claim_for_training([ready])
-                await store.buffer.release_training_claims([ready])
-            else:
-                async with runs.open(capacity=3):
-                    pass
+        with anyio.fail_after(PATIENCE_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait_for_place)
+                await waits.begun()
+                assert [] == got
+                if end == "abort":
+                    await store.buffer.abort(held.group_id)
+                elif end == "remove":
+                    await store.buffer.remove_group(ready)
+                elif end == "evict":
+                    assert 1 == await store.buffer.evict(Eviction(below=1))
+                elif end == "settle":
+                    await store.buffer.claim_for_training([ready])
+                    await store.buffer.release_training_claims([ready])
+                else:
+                    async with runs.open(capacity=3):
+                        pass
         assert 1 == len(got)
 
 
@@ -294,15 +298,16 @@ async def test_a_full_buffer_drops_no_finished_work_and_stops_no_commit(runs: Ru
             await store.buffer.reserve_when_free(0, group_id="fifth")
             got.set()
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(produce)
-            await waits.begun()
-            await store.buffer.commit(
-                flying[0], rows(), start_weight_version=0, end_weight_version=0
-            )
-            assert not got.is_set()
-            assert 4 == await store.buffer.size()
-            await store.buffer.abort(flying[1])
+        with anyio.fail_after(PATIENCE_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(produce)
+                await waits.begun()
+                await store.buffer.commit(
+                    flying[0], rows(), start_weight_version=0, end_weight_version=0
+                )
+                assert not got.is_set()
+                assert 4 == await store.buffer.size()
+                await store.buffer.abort(flying[1])
         for _ in range(10):
             await store.buffer.abort("fifth")
             assert 3 == await store.buffer.size()
