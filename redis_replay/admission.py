@@ -23,7 +23,7 @@ from redis_replay._redis.records import CONTROL_FIELDS, ControlRecord, OwnerReco
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.run_scripts import BindPolicy, SetCursor, SetWindow
 from redis_replay._redis.scripts import Admit
-from redis_replay.errors import StoreError, StoreMissing
+from redis_replay.errors import BufferFull, StoreError, StoreMissing
 from redis_replay.samplers.base import NOTHING_DISPATCHED, PolicyBinding
 from redis_replay.selection import validate_version
 from redis_replay.session import Session
@@ -220,11 +220,20 @@ class Admission:
         """Advance the cursor by one and return the index, ``None`` when the gate is closed.
 
         Atomic. An index that a call admitted for a caller who never learned it is returned first.
+        While the payload is at ``max_payload_bytes`` it waits a moment for room and returns
+        ``None``.
         """
+        ticket = await self.session.link.wakeups.ticket(Topic.SPACE)
         await self.session.attach()
-        return await self.session.link.tasks.finish(
-            partial(self._admit), unclaimed=self._keep_undelivered
-        )
+        try:
+            return await self.session.link.tasks.finish(
+                partial(self._admit), unclaimed=self._keep_undelivered
+            )
+        except BufferFull:
+            await self.session.link.wakeups.wait(
+                Topic.SPACE, ticket, at_most_seconds=_RECHECK_SECONDS
+            )
+            return None
 
     async def _admit(self) -> int | None:
         async with self._turn:

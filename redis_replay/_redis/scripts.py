@@ -42,7 +42,7 @@ class Admit(SessionScript[int]):
     seen_version: int
 
     SCRIPT = "admit"
-    KEYS = (*SESSION_KEYS, Key.ADMISSIONS)
+    KEYS = (*SESSION_KEYS, Key.ADMISSIONS, Key.COUNTERS)
 
     def parse(self, details: list[bytes]) -> int:
         return int(details[0])

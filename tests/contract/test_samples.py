@@ -208,6 +208,18 @@ async def test_writing_again_replaces_and_writing_one_row_leaves_the_others(runs
         assert {"x": 2} == row
 
 
+async def test_a_column_written_for_one_row_is_the_committed_one_in_the_others(runs: Runs) -> None:
+    async with runs.open() as store, store.trainer(owner="job") as trainer:
+        a = await commit_mixed(store, "a", 1)
+        await trainer.buffer.claim_for_training(["a"])
+        await trainer.samples.put_samples(["a_g0"], fields={"logprobs": [np.zeros(2)]})
+        first, second = await store.samples.get_samples(
+            ["a_g0", "a_g1"], select_fields=["logprobs"]
+        )
+        np.testing.assert_array_equal(np.zeros(2), first["logprobs"])
+        np.testing.assert_array_equal(a[1]["logprobs"], second["logprobs"])
+
+
 async def test_written_columns_survive_a_transfer_and_vanish_at_a_requeue(runs: Runs) -> None:
     async with (
         runs.open() as store,

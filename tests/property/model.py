@@ -42,22 +42,39 @@ class BufferModel(Ledger):
             raise Refused("CursorConflict")
 
     def _orphan(self) -> int | None:
-        """Return the lowest admitted index whose admitter is gone."""
+        """Return the lowest admitted index whose admitter is gone and whose step has not passed."""
         held = self.admissions.items()
-        return min((i for i, (name, at) in held if self.owners.get(name) != at), default=None)
+        orphans = (i for i, (name, at) in held if self.owners.get(name) != at)
+        return min((i for i in orphans if i >= self._first_index), default=None)
+
+    @property
+    def _first_index(self) -> int:
+        """The lowest index that is still anybody's: stamped batches of passed steps are not."""
+        return self.version if self.in_order else 0
+
+    def _keep_open(self, index: int, member: Member) -> None:
+        first = self._first_index
+        self.admissions = {i: holder for i, holder in self.admissions.items() if i >= first}
+        self.admissions[index] = (member.owner, member.epoch)
+
+    @property
+    def _is_full_of_bytes(self) -> bool:
+        return self.payload_bytes >= self.max_payload_bytes
 
     def _gate_is_open(self, seen_version: int) -> bool:
         return self.cursor < max(self.version, seen_version) + self.window
 
     def admit(self, member: Member, *, seen_version: int) -> int | None:
         self.require(member)
+        if self._is_full_of_bytes:
+            return None
         index = self._orphan()
         if index is None:
             if not self._gate_is_open(seen_version):
                 return None
             index = self.cursor = self.cursor + 1
             self.admitted = True
-        self.admissions[index] = (member.owner, member.epoch)
+        self._keep_open(index, member)
         return index
 
     def open_cut(
@@ -78,15 +95,17 @@ class BufferModel(Ledger):
         if cut.loader_revision not in (None, self.loader_revision):
             raise Refused("AdmissionConflict")
         self._check_places(cut.places)
+        if cut.index is not None and self._is_full_of_bytes:
+            raise Refused("BufferFull")
         if advances:
             self.cursor += 1
             self.admitted = True
         if cut.loader_revision is not None:
             self.loader_revision += 1
+        if cut.index is not None:
+            self._keep_open(cut.index, member)
         if cut.places:
             self._take_places(member, cut.places, answers=cut.index)
-        elif cut.index is not None:
-            self.admissions[cut.index] = (member.owner, member.epoch)
 
     def reserve(self, member: Member, place: Place) -> int:
         self.require(member)
@@ -98,7 +117,7 @@ class BufferModel(Ledger):
             raise Refused("DuplicateGroup")
         if self.occupancy + len(places) > self.capacity:
             raise Refused("BufferFull")
-        if self.payload_bytes >= self.max_payload_bytes:
+        if places and self._is_full_of_bytes:
             raise Refused("BufferFull")
 
     def _take_places(self, member: Member, places: Sequence[Place], *, answers: int | None) -> int:

@@ -11,6 +11,7 @@
 -- include: session
 -- include: admission
 -- include: reservation
+-- include: bytes
 local refusal = session.open()
 if refusal then return refusal end
 local advances = args.index and args.index == control.cursor + 1
@@ -26,7 +27,8 @@ local revision = redis.call('HGET', keys.meta, 'loader_revision')
 if args.loader_revision and tonumber(revision) ~= args.loader_revision then
   return control.head('CONFLICT', 'loader', revision)
 end
-refusal = reservation.check()
+local dispatches = args.index or #args.group_ids > 0
+refusal = reservation.check() or (dispatches and bytes.check() or nil)
 if refusal then return refusal end
 
 if args.index then

@@ -9,9 +9,10 @@
 -- Refusals: DUPLICATE FULL FULL_BYTES
 -- include: session
 -- include: reservation
+-- include: bytes
 local refusal = session.open()
 if refusal then return refusal end
-refusal = reservation.check()
+refusal = reservation.check() or bytes.check()
 if refusal then return refusal end
 local fence = reservation.write(reservation.batch(nil), args.targets, args.replacements)
 return session.close('reserve', args.group_ids, text.whole(fence))

@@ -2,24 +2,20 @@
 --
 -- Keys: meta slots prompts reserved ready claimed counters admissions
 -- Args: group_ids weights targets prompt_refs replacements
--- Refusals: DUPLICATE FULL FULL_BYTES
+-- Refusals: DUPLICATE FULL
 -- include: listing
 -- include: dispatch
 -- include: steps
 local reservation = {}
 
 function reservation.check()
-  local limits = redis.call('HMGET', keys.meta, 'capacity', 'max_payload_bytes')
+  local capacity = redis.call('HGET', keys.meta, 'capacity')
   local taken = redis.call('ZCARD', keys.reserved) + redis.call('ZCARD', keys.ready) + redis.call('ZCARD', keys.claimed)
   for _, id in ipairs(args.group_ids) do
     if redis.call('HEXISTS', keys.slots, id) == 1 then return control.head('DUPLICATE', id) end
   end
-  if taken + #args.group_ids > tonumber(limits[1]) then
-    return control.head('FULL', limits[1], text.whole(taken), text.whole(#args.group_ids))
-  end
-  local bytes = redis.call('HGET', keys.counters, 'payload_bytes') or '0'
-  if limits[2] and limits[2] ~= '' and tonumber(bytes) >= tonumber(limits[2]) then
-    return control.head('FULL_BYTES', limits[2], bytes)
+  if taken + #args.group_ids > tonumber(capacity) then
+    return control.head('FULL', capacity, text.whole(taken), text.whole(#args.group_ids))
   end
 end
 
