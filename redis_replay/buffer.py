@@ -242,7 +242,7 @@ class RedisReplayBuffer:
         )
         await self.session.attach()
         if fence is None:
-            fence = await self.commits.fence_of(group_id)
+            fence = await self.commits.fence_of(group_id, record=blob)
         call = Commit(
             group_id=group_id,
             fence=fence,

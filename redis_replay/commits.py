@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import anyio
 
 from redis_replay._redis.gateway import Payload
-from redis_replay._redis.keys import Key
+from redis_replay._redis.keys import Key, group_field
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.scripts import Commit
 from redis_replay.errors import ReplayError, StaleAttempt, StoreUnavailable, UnknownGroup
@@ -20,6 +21,9 @@ from redis_replay.groups import payload_writes
 from redis_replay.payloads import EncodedGroup
 from redis_replay.session import Session, accept
 from redis_replay.types import Reservation
+
+_MOST_REMEMBERED: Final = 4096
+"""Commits of a session whose repetition is known without comparing what is stored."""
 
 
 def require_group_size(session: Session, group_id: str, rows: int) -> None:
@@ -46,17 +50,25 @@ class Commits:
     session: Session
     held: MutableMapping[str, Reservation]
     _turns: dict[str, anyio.Lock] = field(default_factory=dict)
+    _committed: dict[str, int] = field(default_factory=dict)
 
-    async def fence_of(self, group_id: str) -> int:
+    async def fence_of(self, group_id: str, *, record: bytes | None = None) -> int:
         """Return the fence under which this session may commit or abort a group.
+
+        Args:
+            record: The record to be committed. Without a reservation to tell whose attempt a
+                committed group is, only the very same record is taken for a repetition.
 
         Raises:
             UnknownGroup: it has no live slot.
-            StaleAttempt: another session, or nobody, holds its reservation.
+            StaleAttempt: another session, or nobody, holds its reservation, or it was committed
+                with another record.
         """
         held = self.held.get(group_id)
         if held is not None:
             return held.fence
+        if group_id in self._committed:
+            return self._committed[group_id]
         slot = await self._slot(group_id)
         if slot is None:
             raise UnknownGroup(
@@ -70,7 +82,15 @@ class Commits:
                 "reservation",
                 group_id=group_id,
             )
-        return slot.fence if slot.payload_fence is None else slot.payload_fence
+        if slot.payload_fence is None:
+            return slot.fence
+        if record is not None and record != await self._record(group_id, slot.payload_fence):
+            raise StaleAttempt(
+                f"group {group_id!r} was committed with other rows, and this session does not hold "
+                "it; pass the fence of your own reservation",
+                group_id=group_id,
+            )
+        return slot.payload_fence
 
     async def run(self, call: Commit, encoded: EncodedGroup) -> None:
         """Store and flip; what is stored of a group is never written again."""
@@ -90,6 +110,13 @@ class Commits:
                 self._forget(call.group_id)
                 raise
             self._forget(call.group_id)
+            self._remember(call)
+
+    def _remember(self, call: Commit) -> None:
+        """Keep the fence of a commit, so that its repetition is known as such."""
+        self._committed[call.group_id] = call.fence
+        if len(self._committed) > _MOST_REMEMBERED:
+            del self._committed[next(iter(self._committed))]
 
     def _is_open(self, slot: SlotRecord | None, *, fence: int) -> bool:
         """Return whether this session may write a payload under the fence."""
@@ -124,6 +151,13 @@ class Commits:
     def _forget(self, group_id: str) -> None:
         self.held.pop(group_id, None)
         self._turns.pop(group_id, None)
+
+    async def _record(self, group_id: str, payload_fence: int) -> bytes | None:
+        gateway = self.session.link.gateway
+        field_name = group_field(group_id, payload_fence)
+        records = gateway.keyspace.control(Key.GROUPS)
+        stored: list[bytes | None] = await gateway.pipeline([("HGET", records, field_name)])
+        return stored[0]
 
     async def _slot(self, group_id: str) -> SlotRecord | None:
         gateway = self.session.link.gateway

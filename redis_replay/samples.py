@@ -14,7 +14,8 @@ from typing import Final
 from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import Argument
 from redis_replay._redis.records import SlotRecord
-from redis_replay._redis.scripts import MarkWritten, Remove
+from redis_replay._redis.run_scripts import MarkWritten
+from redis_replay._redis.scripts import Remove
 from redis_replay.claims import distinct_ids
 from redis_replay.codec import Value, decode_value, encode_value
 from redis_replay.directory import read_plan
@@ -40,9 +41,15 @@ class _Located:
 
 @dataclass(frozen=True, slots=True)
 class SamplePlane:
-    """Rows of one run and partition, under one session. `ReplayStore.samples`."""
+    """Rows of one run and partition, under one session. `ReplayStore.samples`.
+
+    Attributes:
+        session: Whose reads these are.
+        claimant: Owner and epoch whose claimed rows may be written; the session's own by default.
+    """
 
     session: Session
+    claimant: tuple[str, int] | None = None
 
     async def get_samples(
         self,
@@ -86,7 +93,7 @@ class SamplePlane:
         fields: Mapping[str, Sequence[Value]],
         tags: Sequence[Mapping[str, Value]] | None = None,
     ) -> None:
-        """Write columns back to rows that this session holds claimed.
+        """Write columns back to rows that this session, or its trainer, holds claimed.
 
         The claim is checked first, atomically; the cells become visible one by one. May be
         repeated.
@@ -100,6 +107,7 @@ class SamplePlane:
             ValueError: a column has not one value per sample, or a row is none of its group.
             TypeError: a value cannot be stored; nothing was written.
             ClaimMismatch: a group is claimed by somebody else; nothing was written.
+            StaleOwner: the session that claimed has ended; nothing was written.
             SlotError: a group is not live or not claimed; nothing was written.
         """
         if tags is not None:
@@ -121,13 +129,18 @@ class SamplePlane:
         keyspace = self.session.link.gateway.keyspace
         for at in range(0, len(group_ids), MAX_GROUPS_PER_CALL):
             part = group_ids[at : at + MAX_GROUPS_PER_CALL]
-            places = await self.session.call(MarkWritten(group_ids=part))
+            owner, epoch = self.claimant or await self._attached()
+            places = await self.session.link.call(MarkWritten(owner, epoch, part))
             await self.session.link.gateway.pipeline(
                 [
                     ("HSET", keyspace.written(group_id, payload_fence, written), *cells[group_id])
                     for group_id, (payload_fence, written) in zip(part, places, strict=True)
                 ]
             )
+
+    async def _attached(self) -> tuple[str, int]:
+        await self.session.attach()
+        return self.session.owner, self.session.epoch
 
     async def list_sample_ids(self) -> list[str]:
         """Return the ids of all rows of ready and claimed groups, in buffer order. A pure read."""

@@ -276,7 +276,7 @@ class TrainerRank:
         self._owner = owner
         self._epoch = epoch
         self.rank = rank
-        self.samples = SamplePlane(session)
+        self.samples = SamplePlane(session, claimant=(owner, epoch))
 
     async def read_slice(self, batch: int) -> KVBatchMeta:
         """Return this rank's rows of a claimed batch: the ``rank``-th of ``world`` equal runs.

@@ -158,6 +158,22 @@ class Acknowledge(Unanswered, StoreScript[None]):
 
 
 @dataclass(frozen=True)
+class MarkWritten(StoreScript[list[tuple[int, int]]]):
+    """Replies each group's payload fence and the number its columns are kept under."""
+
+    owner: str
+    epoch: int
+    group_ids: tuple[str, ...]
+
+    SCRIPT = "mark_written"
+    KEYS = (*META_KEYS, Key.SLOTS, Key.OWNERS, Key.EVENTS)
+
+    def parse(self, details: list[bytes]) -> list[tuple[int, int]]:
+        numbers = [int(item) for item in details]
+        return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+@dataclass(frozen=True)
 class Bury(StoreScript[int]):
     entries: tuple[str, ...]
 

@@ -29,6 +29,7 @@ from redis_replay._redis.run_scripts import (
     Bury,
     EndOwner,
     Heartbeat,
+    MarkWritten,
     OpenRun,
     Publish,
     Resize,
@@ -295,20 +296,6 @@ class TakeTickets(SessionScript[list[SlotRecord]]):
 
     def parse(self, details: list[bytes]) -> list[SlotRecord]:
         return SlotRecord.parse_pairs(details)
-
-
-@dataclass(frozen=True)
-class MarkWritten(SessionScript[list[tuple[int, int]]]):
-    """Replies each group's payload fence and the number its columns are kept under."""
-
-    group_ids: tuple[str, ...]
-
-    SCRIPT = "mark_written"
-    KEYS = (*SESSION_KEYS, Key.SLOTS)
-
-    def parse(self, details: list[bytes]) -> list[tuple[int, int]]:
-        numbers = [int(item) for item in details]
-        return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 ALL_SCRIPTS: tuple[type[ScriptCall[Any]], ...] = (

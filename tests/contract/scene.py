@@ -146,7 +146,9 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     scripts.Remove: lambda _: scripts.Remove("bad", ("z", "t")),
     scripts.Promote: lambda _: scripts.Promote(0),
     scripts.TakeTickets: lambda _: scripts.TakeTickets(4, 2),
-    scripts.MarkWritten: lambda _: scripts.MarkWritten(("c",)),
+    run_scripts.MarkWritten: lambda s: run_scripts.MarkWritten(
+        s.session.owner, s.session.epoch, ("c",)
+    ),
 }
 """For each script a call that the scene accepts."""
 

@@ -15,7 +15,7 @@ from redis_replay._redis.scripts import Commit
 from redis_replay.errors import PayloadMissing, StaleAttempt, StaleOwner, StoreClosed, UnknownGroup
 from redis_replay.store import DEFAULT_PARTITION
 from tests.contract.keyspace import attached, collected, nothing_changed, send
-from tests.harness import Runs, rows
+from tests.harness import Runs, commit_ready, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -341,3 +341,14 @@ async def test_a_commit_of_a_closed_store_says_so(runs: Runs) -> None:
         await store.buffer.reserve(0, group_id="g")
     with pytest.raises(StoreClosed):
         await commit(store, "g")
+
+
+async def test_other_rows_from_a_session_that_never_held_the_group_are_refused(runs: Runs) -> None:
+    async with runs.open() as store, runs.open() as stranger:
+        group_id = await commit_ready(store, 0)
+        await attached(stranger)
+        async with nothing_changed(runs):
+            with pytest.raises(StaleAttempt, match="committed with other rows"):
+                await stranger.buffer.commit(
+                    group_id, rows(7.0), start_weight_version=0, end_weight_version=0
+                )

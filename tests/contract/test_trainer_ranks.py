@@ -250,3 +250,37 @@ async def test_a_rank_of_a_closed_store_says_so(runs: Runs) -> None:
         await rank.acknowledge(1)
     with pytest.raises(StoreClosed):
         store.trainer_rank(owner="job", epoch=1, rank=0)
+
+
+async def test_a_rank_writes_columns_back_to_its_slice_and_the_leader_reads_them(
+    runs: Runs,
+) -> None:
+    async with (
+        runs.open() as store,
+        runs.open() as host,
+        store.trainer(owner="job", world=2) as trainer,
+    ):
+        batch = await claim(store, trainer, groups=2)
+        for at in range(2):
+            rank = rank_of(host, trainer, at)
+            part = await rank.read_slice(batch)
+            await rank.samples.put_samples(
+                part.sample_ids, fields={"advantage": [at + row / 10 for row in range(part.size)]}
+            )
+        written = await trainer.samples.get_samples(
+            [f"g{group}_g{row}" for group in range(2) for row in range(2)],
+            select_fields=["advantage"],
+        )
+        assert [0.0, 0.1, 1.0, 1.1] == [row["advantage"] for row in written]
+
+
+async def test_a_rank_whose_trainer_was_replaced_writes_nothing_back(runs: Runs) -> None:
+    async with runs.open() as store, store.trainer(owner="job", world=2) as trainer:
+        batch = await claim(store, trainer, groups=2)
+        rank = rank_of(store, trainer, 0)
+        part = await rank.read_slice(batch)
+        async with store.trainer(owner="job", world=2), nothing_changed(runs):
+            with pytest.raises(StaleOwner):
+                await rank.samples.put_samples(
+                    part.sample_ids, fields={"advantage": [0.0] * part.size}
+                )

@@ -1,16 +1,23 @@
--- mark_written: note that a session writes columns back to its claimed groups.
+-- mark_written: note that the holder of claimed groups writes columns back to them.
 --
 -- Why atomic: the claim is checked and the column keys become known in one step, before any of them is
--- written, so a zombie writes nowhere and nothing is left behind.
--- Keys: meta slots sessions owners events
--- Args: group_ids
+-- written, so a zombie writes nowhere and nothing is left behind. The ranks of a trainer come under its
+-- owner and epoch.
+-- May be repeated: the columns are kept under the number that the first call gave them.
+-- Keys: meta slots owners events
+-- Args: owner epoch group_ids
 -- States: claimed -> claimed
 -- Returns: each group's payload fence and the number its columns are kept under
--- Refusals: UNKNOWN STATE MISMATCH
--- include: session
+-- Refusals: FENCED UNKNOWN STATE MISMATCH
+-- include: control
+-- include: owner
 -- include: slot
-local refusal = session.open()
+local refusal = control.open()
 if refusal then return refusal end
+local holder = owner.read(args.owner)
+if not holder or holder.epoch ~= args.epoch then
+  return control.head('FENCED', holder and text.whole(holder.epoch) or '')
+end
 local slots, unfit = slot.load(args.group_ids, 'claimed')
 if not slots then return unfit end
 local answer = {}
@@ -20,4 +27,5 @@ for _, found in ipairs(slots) do
   answer[#answer + 1], answer[#answer + 2] = text.whole(found.payload_fence), text.whole(found.written)
 end
 redis.call('HSET', keys.slots, unpack(slot.items(slots)))
-return session.close('write', args.group_ids, unpack(answer))
+control.close('write', args.group_ids, args.owner)
+return control.head('OK', unpack(answer))
