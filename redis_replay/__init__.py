@@ -17,6 +17,7 @@ from redis_replay.dynamic_sampling import (
 from redis_replay.errors import ReplayError
 from redis_replay.filtering import DynamicSampling, FilterOutcome, GroupFilter, Replacement
 from redis_replay.meta import KVBatchMeta
+from redis_replay.opening import open_store
 from redis_replay.protocols import PromptGroupSampler, TransactionalAdmissionSampler
 from redis_replay.rollout import RolloutSession
 from redis_replay.samplers.base import BaseSampler
@@ -41,7 +42,7 @@ from redis_replay.samplers.windowed import WindowedSampler
 from redis_replay.samples import SamplePlane
 from redis_replay.selection import Eviction, Rule, Selection, lag_metrics
 from redis_replay.step_target import StepTarget
-from redis_replay.store import ReplayStore, open_store
+from redis_replay.store import ReplayStore
 from redis_replay.trainer import StepCommit, TrainerRank, TrainerSession
 from redis_replay.types import BufferStats, GroupState, Reservation, SlotView
 

@@ -105,6 +105,13 @@ class Admission:
     _may_hold_unseen: bool = False
     _turn: anyio.Lock = field(default_factory=anyio.Lock)
 
+    def forget(self) -> None:
+        """Know nothing of earlier admissions, which a restore has ended."""
+        self.seen_version = 0
+        self.undelivered.clear()
+        self.given.clear()
+        self._may_hold_unseen = False
+
     @property
     def dispatch_index(self) -> int:
         """Index of the last admitted batch in the newest reply."""

@@ -17,6 +17,7 @@ the live groups.
 10    prompts and records belong to live slots (or wait for collection)
 11    step accounts and the reward tally are well formed; only what is carried may be negative
 12    control record, owners, manifests, ledger and totals are readable
+13    what is dead, pinned or condemned is not live; what is pinned is in a checkpoint
 ====  ==========================================================================================
 """
 
@@ -29,7 +30,12 @@ from typing import Any, Final
 
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key, group_field
-from redis_replay._redis.records import OwnerRecord, SlotRecord, unpack_items
+from redis_replay._redis.records import (
+    CheckpointRecord,
+    OwnerRecord,
+    SlotRecord,
+    unpack_items,
+)
 from redis_replay.errors import PayloadCorrupted, StoreCorrupted, StoreMissing
 from redis_replay.groups import unpack_record
 from redis_replay.transitions import ENDS
@@ -37,13 +43,14 @@ from redis_replay.types import GroupState
 
 _HASHES: Final = (
     *(Key.META, Key.SLOTS, Key.PROMPTS, Key.GROUPS, Key.OWNERS, Key.LOST, Key.BATCHES),
-    *(Key.COUNTERS, Key.ENDS, Key.ADMISSIONS, Key.STEPS, Key.TALLY),
+    *(Key.COUNTERS, Key.ENDS, Key.ADMISSIONS, Key.STEPS, Key.TALLY, Key.CHECKPOINTS),
 )
 _SETS: Final = (
     *(Key.RESERVED, Key.READY, Key.CLAIMED, Key.QUARANTINED, Key.RESERVED_BY_STEP),
     *(Key.READY_BY_STEP, Key.CLAIMED_BY_STEP, Key.READY_BY_ORDER, Key.RESERVED_BY_OWNER),
-    *(Key.CLAIMED_BY_OWNER, Key.TICKETS, Key.DEAD),
+    *(Key.CLAIMED_BY_OWNER, Key.TICKETS, Key.DEAD, Key.PINNED, Key.CONDEMNED),
 )
+_FREED: Final = (Key.DEAD, Key.PINNED, Key.CONDEMNED)
 _WHOLE: Final = re.compile(rb"-?\d+")
 _UNREADABLE: Final = -1
 """Stands for a total that is no number, so that nothing adds up to it."""
@@ -116,6 +123,7 @@ async def audit_run(gateway: Gateway) -> AuditReport:
         *_check_records(copy),
         *_check_accounts(copy),
         *await _check_payloads(gateway, copy),
+        *await _check_pins(gateway, copy),
     ]
     live = {state.value: 0 for state in GroupState}
     for slot in copy.slots:
@@ -179,7 +187,7 @@ def expected_entries(slot: SlotRecord) -> dict[Key, int]:
 
 
 def _check_indexes(copy: _Copy) -> Iterator[Violation]:
-    wanted: dict[Key, dict[str, float]] = {key: {} for key in _SETS if key is not Key.DEAD}
+    wanted: dict[Key, dict[str, float]] = {key: {} for key in _SETS if key not in _FREED}
     for slot in copy.slots:
         for key, score in expected_entries(slot).items():
             wanted[key][slot.member] = float(score)
@@ -258,11 +266,14 @@ def _check_records(copy: _Copy) -> Iterator[Violation]:
         if slot.payload_fence is not None
     }
     for name in map(bytes.decode, copy.hashes[Key.GROUPS]):
-        if name not in committed and name not in copy.sets[Key.DEAD]:
+        if name not in committed and not any(name in copy.sets[key] for key in _FREED):
             yield Violation(10, f"record {name!r} belongs to no live group and is not to be freed")
     for name in committed:
         if name.encode() not in copy.hashes[Key.GROUPS]:
             yield Violation(7, f"the record of {name!r} is missing")
+        for key in _FREED:
+            if name in copy.sets[key]:
+                yield Violation(13, f"{name!r} is live and {key.value}")
 
 
 def _check_accounts(copy: _Copy) -> Iterator[Violation]:
@@ -292,6 +303,32 @@ async def _check_payloads(gateway: Gateway, copy: _Copy) -> list[Violation]:
                 found.append(
                     Violation(7, f"the payload of {slot.group_id!r} does not have all its bytes")
                 )
+    return found
+
+
+async def _check_pins(gateway: Gateway, copy: _Copy) -> list[Violation]:
+    try:
+        records = [
+            CheckpointRecord.parse(name.decode(), packed)
+            for name, packed in copy.hashes[Key.CHECKPOINTS].items()
+        ]
+    except StoreCorrupted as broken:
+        return [Violation(13, str(broken))]
+    found: list[Violation] = []
+    for entry in copy.sets[Key.PINNED]:
+        fence, _, group_id = entry.partition(":")
+        kept = await gateway.pipeline(
+            [
+                *(
+                    ("HGET", gateway.keyspace.saved(record.saved_id, Key.SLOTS), group_id)
+                    for record in records
+                ),
+                ("ZSCORE", gateway.keyspace.control(Key.PINNED), entry),
+            ]
+        )
+        refers = any(packed and packed.split(b" ")[6] == fence.encode() for packed in kept[:-1])
+        if not refers and kept[-1] is not None:
+            found.append(Violation(13, f"{entry!r} is pinned and in no checkpoint"))
     return found
 
 

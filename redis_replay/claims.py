@@ -18,6 +18,7 @@ from redis_replay._redis.frames import SessionScript
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.scripts import Claim, ClaimExact, ClaimReply, Requeue, Settle, Transfer
+from redis_replay.checkpoint_info import new_saved_id, now_ms
 from redis_replay.errors import PayloadCorrupted, PayloadMissing, StoreError
 from redis_replay.groups import batch_meta, read_records
 from redis_replay.meta import KVBatchMeta
@@ -41,6 +42,11 @@ class Claims:
     batches: list[int] = field(default_factory=list)
     _may_hold_unseen: bool = False
     _turn: anyio.Lock = field(default_factory=anyio.Lock)
+
+    def forget(self) -> None:
+        """Know nothing of earlier claims."""
+        self.batches.clear()
+        self._may_hold_unseen = False
 
     async def claim(self, selection: Selection) -> tuple[KVBatchMeta | None, int]:
         """Claim what a policy's rule picks; ``(None, 0)`` when too few are eligible.
@@ -142,15 +148,25 @@ class Claims:
         self.batches = sorted({slot.batch for slot in slots if slot.batch is not None})
         return await self._describe(slots, None), len(slots)
 
-    async def settle_step(self, step: int, *, empty: bool) -> tuple[int, tuple[str, ...]]:
+    async def settle_step(
+        self, step: int, *, empty: bool, checkpoint: str = ""
+    ) -> tuple[int, tuple[str, ...]]:
         """Consume the claims and raise the trainer version to ``step + 1``, in one script.
+
+        With a checkpoint's name, the script keeps one too.
 
         Returns:
             The number of late reservations aborted, and the ids of the trained groups.
         """
         await self.give_back_unseen()
         call = Settle(
-            step=step, exact=0, empty=int(empty), batches=tuple(self.batches), group_ids=()
+            step=step,
+            exact=0,
+            empty=int(empty),
+            checkpoint=checkpoint,
+            created_ms=now_ms() if checkpoint else 0,
+            batches=tuple(self.batches),
+            saved_ids=(new_saved_id(),) if checkpoint else (),
         )
         return await self._settle(call)
 

@@ -1,8 +1,9 @@
 """Frees the payload of groups that are gone, after they became invisible.
 
-`dead` names what nothing live refers to; the collector frees those keys on whichever server holds
-them, then forgets the entries. A crash between the two is harmless: freeing is idempotent. What a
-killed writer left without an entry is found by `find_orphans`.
+`dead` names what nothing live refers to. What a checkpoint refers to is set aside as `pinned`; the
+rest is `condemned`: its keys are freed on whichever server holds them, then the entries forgotten.
+A crash between the two is harmless: freeing is idempotent. What a killed writer left without an
+entry is found by `find_orphans`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Final
 
 import anyio
 
+from redis_replay._redis.checkpoint_scripts import Condemn
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key, group_field
 from redis_replay._redis.lua import Argument
-from redis_replay._redis.refusals import Refusal
+from redis_replay._redis.records import CheckpointRecord
+from redis_replay._redis.refusals import Refusal, accept
 from redis_replay._redis.run_scripts import Bury
 
 _LOG = logging.getLogger(__name__)
@@ -35,21 +38,39 @@ class Collector:
     _suspects: set[str] = field(default_factory=set)
 
     async def collect(self) -> int:
-        """Free everything that is dead and return the number of entries. May be repeated."""
+        """Free everything that is dead and in no checkpoint; return the number of entries.
+
+        May be repeated.
+        """
         freed = 0
         async with self._turn:
-            while entries := await self._dead():
+            while entries := await self._condemned():
                 await self._free(entries)
-                reply = await self.gateway.call(Bury(entries=tuple(entries)), self.frame)
-                if isinstance(reply, Refusal):
-                    raise reply.error
-                freed += len(entries)
+                reply = await self.gateway.call(Bury(tuple(entries)), self.frame)
+                freed += accept(reply)
         return freed
 
-    async def _dead(self) -> list[str]:
-        key = self.gateway.keyspace.control(Key.DEAD)
-        [found] = await self.gateway.pipeline([("ZRANGE", key, 0, _SLICE - 1)])
-        return [entry.decode() for entry in found]
+    async def _condemned(self) -> list[str]:
+        """Return entries that may be freed, having looked through dead ones until some are."""
+        control = self.gateway.keyspace.control
+        while True:
+            left, dead, records = await self.gateway.pipeline(
+                [
+                    ("ZRANGE", control(Key.CONDEMNED), 0, _SLICE - 1),
+                    ("ZRANGE", control(Key.DEAD), 0, _SLICE - 1),
+                    ("HGETALL", control(Key.CHECKPOINTS)),
+                ]
+            )
+            if left or not dead:
+                return [entry.decode() for entry in left]
+            known = [CheckpointRecord.parse(n.decode(), r) for n, r in records.items()]
+            saved_ids = tuple(record.saved_id for record in known)
+            call = Condemn(tuple(entry.decode() for entry in dead), saved_ids)
+            reply = await self.gateway.call(call, self.frame)
+            if isinstance(reply, Refusal) and reply.code == "CHECKPOINTS_MOVED":
+                continue
+            if entries := accept(reply):
+                return entries
 
     async def _free(self, entries: list[str]) -> None:
         keys = [self._key_of(entry) for entry in entries]
@@ -88,16 +109,17 @@ class Collector:
 
     async def _known_keys(self) -> set[str]:
         keyspace = self.gateway.keyspace
-        records, dead, slots = await self.gateway.pipeline(
+        records, dead, condemned, slots = await self.gateway.pipeline(
             [
                 ("HKEYS", keyspace.control(Key.GROUPS)),
                 ("ZRANGE", keyspace.control(Key.DEAD), 0, -1),
+                ("ZRANGE", keyspace.control(Key.CONDEMNED), 0, -1),
                 ("HGETALL", keyspace.control(Key.SLOTS)),
             ],
             atomic=True,
         )
         live = (group_field(i.decode(), int(r.split(b" ")[2])) for i, r in slots.items())
-        entries: Iterable[str] = (entry.decode() for entry in [*records, *dead])
+        entries: Iterable[str] = (entry.decode() for entry in [*records, *dead, *condemned])
         return {_base_of(self._key_of(entry)) for entry in (*entries, *live)}
 
     async def _payload_keys(self) -> AsyncIterator[str]:

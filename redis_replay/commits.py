@@ -15,11 +15,12 @@ import anyio
 from redis_replay._redis.gateway import Payload
 from redis_replay._redis.keys import Key, group_field
 from redis_replay._redis.records import SlotRecord
+from redis_replay._redis.refusals import accept
 from redis_replay._redis.scripts import Commit
 from redis_replay.errors import ReplayError, StaleAttempt, StoreUnavailable, UnknownGroup
 from redis_replay.groups import payload_writes
 from redis_replay.payloads import EncodedGroup
-from redis_replay.session import Session, accept
+from redis_replay.session import Session
 from redis_replay.types import Reservation
 
 _MOST_REMEMBERED: Final = 4096
@@ -91,6 +92,11 @@ class Commits:
                 group_id=group_id,
             )
         return slot.payload_fence
+
+    def forget(self) -> None:
+        """Know nothing of earlier commits."""
+        self._turns.clear()
+        self._committed.clear()
 
     async def run(self, call: Commit, encoded: EncodedGroup) -> None:
         """Store and flip; what is stored of a group is never written again."""

@@ -38,6 +38,11 @@
     │   ├── UnacknowledgedRanks         not all ranks have acknowledged the batch
     │   ├── TooManyClaims               more groups than one step may hold
     │   └── StepStarved                 the step lost groups that will never come
+    ├── CheckpointError                 a checkpoint cannot be made or used
+    │   ├── CheckpointMissing           no such checkpoint
+    │   ├── CheckpointExists            the name, or every place, is taken
+    │   ├── CheckpointDamaged           it is not what was written
+    │   └── CheckpointMismatch          it does not fit this run
     ├── CallConflict                    a call number was used twice or is too old
     └── CutExpired                      the mutation cut is no longer active (also RuntimeError)
 
@@ -239,6 +244,30 @@ class StepStarved(ClaimError):
     def __init__(self, message: str, *, target: object) -> None:
         super().__init__(message)
         self.target = target
+
+
+class CheckpointError(ReplayError):
+    """A checkpoint cannot be made or used; nothing was changed. ``name`` names it."""
+
+    def __init__(self, message: str, *, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class CheckpointMissing(CheckpointError):
+    """The run has no checkpoint of this name. The message says which it has, or where to look."""
+
+
+class CheckpointExists(CheckpointError):
+    """The name is taken, or the run keeps as many checkpoints as it can. Drop one, or rename."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """The checkpoint or its file is not what was written. The message says what is wrong."""
+
+
+class CheckpointMismatch(CheckpointError):
+    """The checkpoint does not fit the run: both values are in the message, and the way out."""
 
 
 class CallConflict(ReplayError):

@@ -15,8 +15,8 @@ from typing import Final
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.lua import Argument
 from redis_replay._redis.records import CONTROL_FIELDS, ControlRecord
-from redis_replay._redis.refusals import Refusal
-from redis_replay._redis.run_scripts import OpenRun, Resize
+from redis_replay._redis.refusals import Refusal, accept
+from redis_replay._redis.run_scripts import Migrate, OpenRun, Resize
 from redis_replay.errors import (
     ConfigurationError,
     RunMismatch,
@@ -25,7 +25,7 @@ from redis_replay.errors import (
     StoreMissing,
 )
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 DEFAULT_MAX_ATTEMPTS: Final = 5
 DEFAULT_MAX_REQUEUES: Final = 5
 DEFAULT_JOURNAL_EVENTS: Final = 100_000
@@ -125,6 +125,8 @@ async def open_run(gateway: Gateway, asked: RunSettings, *, create: bool) -> Ope
     if control is not None:
         gateway.observe(control)
     _check_schema(stored)
+    if int(stored["schema"]) < SCHEMA:
+        await _migrate(gateway, stored)
     settings = _stored_settings(stored)
     opened = OpenedRun(
         lineage=stored["lineage"].decode(),
@@ -173,6 +175,14 @@ def _check_schema(stored: Mapping[str, bytes]) -> None:
             f"the run has schema {schema} and needs a writer of schema {least} or newer; "
             f"this package writes schema {SCHEMA}. Install a newer redis-replay."
         )
+
+
+async def _migrate(gateway: Gateway, stored: Mapping[str, bytes]) -> None:
+    schema, lineage = int(stored["schema"]), stored["lineage"].decode()
+    frame = (SCHEMA, lineage, int(stored["store_epoch"]))
+    reply = await gateway.call(Migrate(from_schema=schema), frame)
+    accept(reply)
+    _LOG.warning("run %r: schema %d was brought up to %d", gateway.keyspace.run, schema, SCHEMA)
 
 
 def _stored_settings(stored: Mapping[str, bytes]) -> RunSettings:

@@ -10,9 +10,9 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -23,7 +23,7 @@ from redis_replay._redis.events import Wakeups
 from redis_replay._redis.frames import SessionScript, StoreScript
 from redis_replay._redis.gateway import Gateway, Payload
 from redis_replay._redis.keys import encode_name
-from redis_replay._redis.refusals import Refusal
+from redis_replay._redis.refusals import Refusal, accept
 from redis_replay._redis.run_scripts import Attach
 from redis_replay.collector import Collector
 from redis_replay.errors import ReplayError, StaleOwner, StoreClosed
@@ -39,6 +39,7 @@ CALLS_IN_FLIGHT: Final = 16
 ROLLOUT_LEASE_SECONDS: Final = 60.0
 TRAINER_LEASE_SECONDS: Final = 120.0
 MAX_OWNER_BYTES: Final = 256
+ANONYMOUS_ROLE: Final = "client"
 _FINISH_SECONDS: Final = 3.0
 """How long the end of a session waits for its commits that are under way."""
 
@@ -56,6 +57,8 @@ class Link:
     chunk_bytes: int = CHUNK_BYTES
     switch_policy: bool = False
     closed: bool = False
+    sessions: list[Session] = field(default_factory=list)
+    renewals: list[Callable[[], None]] = field(default_factory=list)
 
     async def collect(self) -> None:
         """Free the payload of groups that are gone; what cannot be freed now is freed later."""
@@ -74,17 +77,19 @@ class Link:
         reply = await self.ask(call)
         return accept(reply)
 
+    def restored(self, store_epoch: int) -> None:
+        """Go on under the store epoch of a restore, which has ended every session."""
+        self.run = replace(self.run, store_epoch=store_epoch)
+        self.heart.frame = self.collector.frame = self.run.frame
+        for session in self.sessions:
+            session.end_by_restore()
+        for renew in self.renewals:
+            renew()
+
     def require_open(self) -> None:
         """Raise `StoreClosed` when the store is closed."""
         if self.closed:
             raise StoreClosed("the store is closed; nothing was written")
-
-
-def accept(reply: R | Refusal) -> R:
-    """Return the reply, or raise the error of a refusal."""
-    if isinstance(reply, Refusal):
-        raise reply.error
-    return reply
 
 
 @dataclass
@@ -200,6 +205,14 @@ class Session:
         if isinstance(reply, Refusal) and reply.code == "FENCED" and self.pulse is not None:
             self.pulse.lost = True
         return reply
+
+    def end_by_restore(self) -> None:
+        """Know that a restore ended this session; an anonymous one attaches anew when used."""
+        if self.pulse is not None:
+            self.pulse.lost = True
+            self.link.heart.remove(self.pulse)
+            if self.role == ANONYMOUS_ROLE:
+                self.epoch, self.pulse = 0, None
 
     async def detach(self) -> None:
         """Give back everything this session holds and end it; no attempt is counted. Repeatable.

@@ -19,11 +19,12 @@ from anyio.abc import TaskGroup
 from redis_replay import embedded
 from redis_replay._redis.connect import Target
 from redis_replay._redis.events import Wakeups
-from redis_replay._redis.gateway import DEFAULT_DEADLINE_SECONDS, Gateway
+from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Keyspace
 from redis_replay._redis.run_scripts import Publish
 from redis_replay.audit import AuditReport, audit_run
 from redis_replay.buffer import RedisReplayBuffer
+from redis_replay.checkpoints import Checkpoints
 from redis_replay.collector import Collector
 from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.errors import ConfigurationError, StoreClosed
@@ -36,6 +37,7 @@ from redis_replay.samples import SamplePlane
 from redis_replay.selection import validate_version
 from redis_replay.server_checks import check_server, read_server_facts
 from redis_replay.session import (
+    ANONYMOUS_ROLE,
     ROLLOUT_LEASE_SECONDS,
     TRAINER_LEASE_SECONDS,
     Link,
@@ -69,76 +71,6 @@ class StoreOptions:
     deadline_seconds: float
 
 
-def open_store(
-    url: str | None = None,
-    *,
-    run: str,
-    client: Any = None,
-    partition: str = DEFAULT_PARTITION,
-    capacity: int | None = None,
-    group_size: int | None = None,
-    groups_per_step: int | None = None,
-    max_payload_bytes: int | None = None,
-    max_attempts: int | None = None,
-    max_requeues: int | None = None,
-    journal_events: int | None = None,
-    create: bool = True,
-    switch_policy: bool = False,
-    allow_unsafe_server: bool = False,
-    deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
-) -> ReplayStore:
-    """Open a run: ``async with open_store(...) as store``. Creates it if it is not there.
-
-    Args:
-        url: ``redis://``, ``rediss://``, ``unix://``, ``embedded:///folder`` (a private server that
-            keeps its data there) or ``embedded://`` (a temporary one). By default the variable
-            ``REDIS_REPLAY_URL``.
-        run: Name of the training run.
-        client: An existing ``redis.asyncio`` client instead of a url; its settings are copied, it
-            is not used.
-        partition: Name of the data partition; partitions of a run share nothing.
-        capacity: Most groups reserved, ready or claimed at once. Needed for a new run.
-        group_size: Samples per group. Needed for a new run.
-        groups_per_step: Groups per training batch; the sampler's capacity requirement is checked
-            with it.
-        max_payload_bytes: Payload bytes at which reserving and admitting stop; a commit never does.
-        max_attempts: Generation attempts before a group is quarantined.
-        max_requeues: Training requeues after failures before a group is quarantined.
-        journal_events: Entries that the event journal keeps.
-        create: Whether a missing run is created; else it is `StoreMissing`.
-        switch_policy: Whether samplers of another policy than the stored one may take the run over.
-        allow_unsafe_server: Whether a server that may drop keys is accepted, with a warning.
-        deadline_seconds: How long a call is repeated while the server is away.
-
-    Raises (from the ``async with``):
-        ConfigurationError: settings that cannot work, or that differ from the stored run's; all are
-            named.
-        StoreError: the server cannot be used.
-    """
-    settings = RunSettings(
-        capacity=capacity,
-        group_size=group_size,
-        groups_per_step=groups_per_step,
-        max_payload_bytes=max_payload_bytes,
-        max_attempts=max_attempts,
-        max_requeues=max_requeues,
-        journal_events=journal_events,
-    )
-    return ReplayStore(
-        StoreOptions(
-            url=url,
-            client=client,
-            run=run,
-            partition=partition,
-            settings=settings,
-            create=create,
-            switch_policy=switch_policy,
-            allow_unsafe_server=allow_unsafe_server,
-            deadline_seconds=deadline_seconds,
-        )
-    )
-
-
 class ReplayStore:
     """An opened run. Use it as an async context manager, in one task; its objects may be shared
     between tasks.
@@ -146,17 +78,18 @@ class ReplayStore:
     Attributes:
         buffer: Slots and claims under the store's implicit session.
         samples: The data plane under the implicit session.
+        checkpoints: The run's checkpoints.
     """
 
     buffer: RedisReplayBuffer
     samples: SamplePlane
+    checkpoints: Checkpoints
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
         self._stack = AsyncExitStack()
         self._group: TaskGroup | None = None
         self._link: Link | None = None
-        self._sessions: list[Session] = []
 
     async def __aenter__(self) -> ReplayStore:
         if self._link is not None:
@@ -194,8 +127,10 @@ class ReplayStore:
         )
         self._stack.push_async_callback(_shielded, self._link.heart.stop)
         group.start_soon(wakeups.read_forever)
-        implicit = self._session(anonymous_owner(), "client", ROLLOUT_LEASE_SECONDS)
+        implicit = self._session(anonymous_owner(), ANONYMOUS_ROLE, ROLLOUT_LEASE_SECONDS)
         self.buffer, self.samples = RedisReplayBuffer(implicit), SamplePlane(implicit)
+        self.checkpoints = Checkpoints(self._link)
+        self._link.renewals.append(partial(forget_session, self.buffer))
 
     async def _find_server(self) -> Target:
         options = self._options
@@ -230,7 +165,7 @@ class ReplayStore:
         if link is None or link.closed:
             return
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
-            for session in self._sessions:
+            for session in link.sessions:
                 await session.detach()
         link.closed = True
         link.wakeups.stop()
@@ -354,8 +289,9 @@ class ReplayStore:
         return self._link
 
     def _session(self, owner: str, role: str, lease_seconds: float) -> Session:
-        session = Session(self._opened(), owner, role, lease_seconds)
-        self._sessions.append(session)
+        link = self._opened()
+        session = Session(link, owner, role, lease_seconds)
+        link.sessions.append(session)
         return session
 
 
@@ -379,6 +315,16 @@ class _QuietTaskGroup:
     ) -> None:
         self._group.cancel_scope.shield = True
         await self._group.__aexit__(None, None, None)
+
+
+def forget_session(buffer: RedisReplayBuffer) -> None:
+    """Have a buffer know nothing of what its session held, which a restore has ended."""
+    for known in (buffer.undelivered, buffer.asked, buffer.reservations):
+        known.clear()
+    buffer.may_hold_unseen = False
+    buffer.claims.forget()
+    buffer.commits.forget()
+    buffer.admission.forget()
 
 
 async def _shielded(work: Callable[..., Awaitable[None]], *arguments: Any) -> None:

@@ -21,13 +21,14 @@ import pytest
 
 from redis_replay.audit import AuditReport
 from redis_replay.embedded import open_embedded
+from redis_replay.opening import open_store
 from redis_replay.protocols import PromptGroupSampler
 from redis_replay.samplers.factory import (
     create_sampler,
     sampler_supports_buffer_checkpoint,
     sampler_supports_training_claims,
 )
-from redis_replay.store import ReplayStore, open_store
+from redis_replay.store import ReplayStore
 
 CAPACITY = 64
 

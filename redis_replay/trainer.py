@@ -18,6 +18,8 @@ from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord, unpack_items
 from redis_replay._redis.run_scripts import Acknowledge
 from redis_replay.buffer import RedisReplayBuffer
+from redis_replay.checkpoint_info import require_name
+from redis_replay.checkpoints import Checkpoints
 from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.errors import ClaimMismatch, StepStarved
 from redis_replay.groups import batch_meta, read_records
@@ -203,32 +205,53 @@ class TrainerSession:
             f"step {step} had no batch within {deadline_seconds:g} s; {numbers}", target=target
         )
 
-    async def commit_step(self, step: int) -> StepCommit:
+    async def commit_step(
+        self, step: int, *, checkpoint: str | None = None, keep: int | None = None
+    ) -> StepCommit:
         """Consume all claims of this session and raise the trainer version to ``step + 1``.
 
         One atomic script. May be repeated: for the same claims it gives the first answer. Make the
         model of step ``step + 1`` durable before this call (D28).
 
+        Args:
+            step: The step that was trained; the store's trainer version.
+            checkpoint: If given, the same script keeps a checkpoint of this name, of step ``step +
+                1``; `Checkpoints.create`.
+            keep: If given, older checkpoints that are not pinned are dropped down to this many.
+
         Raises:
+            CheckpointExists: the name is taken, or 128 checkpoints are kept; nothing was settled.
+            ValueError: a checkpoint's name or a number outside its limits.
             StepMismatch: the store's trainer version is another one.
             ClaimMismatch: there are no claims (`skip_step`), or some that this session has not
                 seen.
             UnacknowledgedRanks: ranks are missing; the error lists them.
             StaleOwner: this session has ended; its groups were given back.
         """
-        return await self._close_step(step, empty=False)
+        return await self._close_step(step, empty=False, checkpoint=checkpoint, keep=keep)
 
-    async def skip_step(self, step: int) -> StepCommit:
+    async def skip_step(
+        self, step: int, *, checkpoint: str | None = None, keep: int | None = None
+    ) -> StepCommit:
         """Close a step that has nothing to train: raise the trainer version all the same.
+
+        Arguments as `commit_step`.
 
         Raises:
             StepMismatch, StaleOwner: as `commit_step`.
         """
-        return await self._close_step(step, empty=True)
+        return await self._close_step(step, empty=True, checkpoint=checkpoint, keep=keep)
 
-    async def _close_step(self, step: int, *, empty: bool) -> StepCommit:
+    async def _close_step(
+        self, step: int, *, empty: bool, checkpoint: str | None, keep: int | None
+    ) -> StepCommit:
         validate_version("step", step)
-        aborted, trained = await self.buffer.claims.settle_step(step, empty=empty)
+        if keep is not None:
+            validate_version("keep", keep, least=1)
+        name = require_name(checkpoint) if checkpoint is not None else ""
+        aborted, trained = await self.buffer.claims.settle_step(step, empty=empty, checkpoint=name)
+        if name:
+            await Checkpoints(self._session.link).finish(name, keep=keep)
         return StepCommit(step, trained, aborted)
 
     async def step_target(self, step: int) -> StepTarget:

@@ -144,7 +144,7 @@ async def _run_script(
 ) -> RawReply:
     script = load_script(type(call))
     execute = cast(Callable[..., Awaitable[Any]], client.execute_command)
-    keys = [keyspace.control(key) for key in call.KEYS] + [key for key, _ in writes]
+    keys = [*call.key_names(keyspace), *(key for key, _ in writes)]
     arguments = [len(keys), *keys, *frame, *call.argument_values()]
     if not writes:
         try:

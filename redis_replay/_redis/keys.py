@@ -46,6 +46,9 @@ class Key(StrEnum):
     ENDS = "ends"
     EVENTS = "events"
     DEAD = "dead"
+    PINNED = "pinned"
+    CONDEMNED = "condemned"
+    CHECKPOINTS = "checkpoints"
 
 
 def encode_name(name: str) -> str:
@@ -84,6 +87,10 @@ class Keyspace:
     def control(self, key: Key) -> str:
         """Return the full name of a control key."""
         return f"rr:{{{self.tag}}}:{key.value}"
+
+    def saved(self, saved_id: str, key: Key) -> str:
+        """Return the full name of a checkpoint's copy of a control key."""
+        return f"rr:{{{self.tag}}}:saved:{saved_id}:{key.value}"
 
     def payload(self, group_id: str, fence: int, *, chunk: int = 0) -> str:
         """Return the key of one payload chunk written by the attempt that held ``fence``."""

@@ -5,6 +5,8 @@ arguments. The loader emits a prelude that gives the body two tables, ``keys`` a
 
 * control keys: ``keys.meta``, ``keys.slots``, ... in the order of ``KEYS``;
 * payload keys (``PAYLOAD_KEYS``): the list ``keys.payload``, after the control keys;
+* keys of checkpoints (``SAVED``): the list ``saved``, for each of the call's ``saved_ids`` its
+  copies, ``saved[1].meta``, ``saved[1].slots``, ..., after the control keys;
 * ``int`` and ``int | None`` fields arrive as numbers (``None`` as nil), ``str`` and ``bytes`` as
   strings, ``tuple[str, ...]`` and ``tuple[int, ...]`` as lists.
 
@@ -21,7 +23,7 @@ from dataclasses import Field, dataclass, fields
 from importlib.resources import files
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from redis_replay._redis.keys import Key
+from redis_replay._redis.keys import Key, Keyspace
 
 Argument = str | bytes | int | float
 RawReply = list[bytes]
@@ -50,6 +52,15 @@ class ScriptCall(Generic[R]):
     KEYS: ClassVar[tuple[Key, ...]] = ()
     FRAME: ClassVar[tuple[tuple[str, str], ...]] = ()
     PAYLOAD_KEYS: ClassVar[bool] = False
+    SAVED: ClassVar[tuple[Key, ...]] = ()
+
+    def key_names(self, keyspace: Keyspace) -> list[str]:
+        """Return KEYS but for payload keys: the control keys, then each checkpoint's copies."""
+        saved_ids: tuple[str, ...] = getattr(self, "saved_ids", ()) if self.SAVED else ()
+        return [
+            *(keyspace.control(key) for key in self.KEYS),
+            *(keyspace.saved(saved_id, key) for saved_id in saved_ids for key in self.SAVED),
+        ]
 
     def parse(self, details: list[bytes]) -> R:
         """Return what the reply's items, after its head, mean."""
@@ -129,6 +140,12 @@ def _key_lines(call_type: type[ScriptCall[Any]]) -> Iterator[str]:
         yield "keys.payload = {}"
         yield f"for at = {len(call_type.KEYS) + 1}, #KEYS do"
         yield "  keys.payload[#keys.payload + 1] = KEYS[at]"
+        yield "end"
+    yield "local saved = {}"
+    if call_type.SAVED:
+        copies = ", ".join(f"{key.value} = KEYS[at + {n}]" for n, key in enumerate(call_type.SAVED))
+        yield f"for at = {len(call_type.KEYS) + 1}, #KEYS, {len(call_type.SAVED)} do"
+        yield f"  saved[#saved + 1] = {{{copies}}}"
         yield "end"
 
 

@@ -156,3 +156,51 @@ class ControlRecord:
         if not seq or not cursor:
             return None
         return cls(int(seq), int(cursor), int(version), int(window) if window else None)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """A checkpoint as the scripts record it (``checkpoint.lua``)."""
+
+    name: str
+    state: str
+    saved_id: str
+    seq: int
+    store_epoch: int
+    lineage: str
+    schema: int
+    trainer_version: int
+    dispatch_index: int
+    reserved: int
+    ready: int
+    claimed: int
+    quarantined: int
+    payload_bytes: int
+    created_ms: int
+    pinned: bool
+    digest: str
+    extra: bytes
+
+    @classmethod
+    def parse(cls, name: str, record: bytes) -> CheckpointRecord:
+        """Read one record.
+
+        Raises:
+            StoreCorrupted: it does not have the items it must have.
+        """
+        try:
+            state, saved_id, seq, epoch, lineage, *numbers, pinned, digest, extra = unpack_items(
+                record
+            )
+            schema, version, cursor, reserved, ready, claimed, bad, size, created = map(
+                int, numbers
+            )
+            return cls(
+                *(name, state.decode(), saved_id.decode(), int(seq), int(epoch), lineage.decode()),
+                *(schema, version, cursor, reserved, ready, claimed, bad, size, created),
+                *(pinned == b"1", digest.decode(), extra),
+            )
+        except ValueError as broken:
+            raise StoreCorrupted(
+                f"checkpoint {name!r} has the record {record!r}, which is not readable ({broken})"
+            ) from broken

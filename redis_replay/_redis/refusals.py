@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from redis_replay import errors
 from redis_replay._redis.records import ControlRecord, unpack_items
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,12 @@ def _passed(r: Refusal) -> Exception:
     return ValueError(f"step {r[0]} has passed: the trainer version is {version}")
 
 
+def _checkpoint(kind: type[errors.CheckpointError], text: str) -> Builder:
+    return lambda r: kind(
+        text.format(*(item.decode() for item in r.details)), name=r[0] if r.details else ""
+    )
+
+
 def _absent_ranks(r: Refusal) -> Exception:
     ranks = [int(rank) for rank in r.details[1:]]
     return errors.UnacknowledgedRanks(
@@ -216,4 +224,44 @@ REFUSALS: Final[Mapping[str, Builder]] = {
     ),
     "RECEIVER": _plain(errors.ClaimError, "no live session has the owner name {0!r}"),
     "PASSED": _passed,
+    "NO_CHECKPOINT": _checkpoint(
+        errors.CheckpointMissing, "the run has no checkpoint {0!r}; list() names those it has"
+    ),
+    "CHECKPOINT_EXISTS": _checkpoint(
+        errors.CheckpointExists,
+        "the run has a checkpoint {0!r} already; choose another name, drop it, or pass "
+        "replace=True",
+    ),
+    "CHECKPOINTS_FULL": _plain(
+        errors.CheckpointExists,
+        "the run keeps {0} checkpoints, the most it can; drop some, or pass keep= to create",
+    ),
+    "CHECKPOINT_BUILDING": _checkpoint(
+        errors.CheckpointDamaged,
+        "checkpoint {0!r} is {1}, not complete: its import never ended. Import it again.",
+    ),
+    "CHECKPOINT_SETTINGS": _plain(
+        errors.CheckpointMismatch,
+        "the checkpoint was made with {0} {1} and the run has {2}; nothing was changed. Restore it "
+        "into a run with {0}={1}.",
+    ),
+    "CHECKPOINT_CAPACITY": _plain(
+        errors.CheckpointMismatch,
+        "the checkpoint holds {1} groups and the run has a capacity of {0}; nothing was changed. "
+        "Open the run with capacity={1} or more, or restore with incomplete='drop'.",
+    ),
+    "CHECKPOINT_STEPS": _plain(
+        errors.CheckpointMismatch,
+        "which batches are incomplete is not known: the run was opened without groups_per_step",
+    ),
+    "CHECKPOINTS_MOVED": _plain(
+        errors.CheckpointMissing, "the run's checkpoints changed meanwhile; look again"
+    ),
 }
+
+
+def accept(reply: R | Refusal) -> R:
+    """Return the reply, or raise the error of a refusal."""
+    if isinstance(reply, Refusal):
+        raise reply.error
+    return reply

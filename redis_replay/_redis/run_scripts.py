@@ -178,7 +178,15 @@ class Bury(StoreScript[int]):
     entries: tuple[str, ...]
 
     SCRIPT = "bury"
-    KEYS = (*META_KEYS, Key.GROUPS, Key.DEAD)
+    KEYS = (*META_KEYS, Key.CONDEMNED)
 
     def parse(self, details: list[bytes]) -> int:
         return int(details[0])
+
+
+@dataclass(frozen=True)
+class Migrate(Unanswered, StoreScript[None]):
+    from_schema: int
+
+    SCRIPT = "migrate"
+    KEYS = (*META_KEYS, Key.EVENTS)

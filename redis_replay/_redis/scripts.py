@@ -8,6 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from redis_replay._redis.checkpoint_scripts import (
+    SAVED_KEYS,
+    Condemn,
+    CreateCheckpoint,
+    DropCheckpoint,
+    MarkCheckpoint,
+    Restore,
+)
 from redis_replay._redis.frames import (
     CLAIM_ENDING_KEYS,
     CLAIMED_KEYS,
@@ -30,6 +38,7 @@ from redis_replay._redis.run_scripts import (
     EndOwner,
     Heartbeat,
     MarkWritten,
+    Migrate,
     OpenRun,
     Publish,
     Resize,
@@ -155,11 +164,22 @@ class Settle(SessionScript[tuple[int, tuple[str, ...]]]):
     step: int | None
     exact: int
     empty: int
-    batches: tuple[int, ...]
-    group_ids: tuple[str, ...]
+    checkpoint: str = ""
+    created_ms: int = 0
+    extra: bytes = b""
+    batches: tuple[int, ...] = ()
+    group_ids: tuple[str, ...] = ()
+    saved_ids: tuple[str, ...] = ()
 
     SCRIPT = "settle"
-    KEYS = (*SESSION_KEYS, *RETIRING_KEYS, *RESERVED_KEYS, *CLAIM_ENDING_KEYS)
+    KEYS = (
+        *SESSION_KEYS,
+        *RETIRING_KEYS,
+        *RESERVED_KEYS,
+        *CLAIM_ENDING_KEYS,
+        *(Key.READY, Key.QUARANTINED, Key.ADMISSIONS, Key.TALLY, Key.CHECKPOINTS),
+    )
+    SAVED = SAVED_KEYS
 
     def parse(self, details: list[bytes]) -> tuple[int, tuple[str, ...]]:
         return int(details[1]), tuple(item.decode() for item in details[2:])
@@ -302,4 +322,5 @@ ALL_SCRIPTS: tuple[type[ScriptCall[Any]], ...] = (
     *(OpenRun, Resize, Attach, Heartbeat, EndOwner, BindPolicy, SetCursor, SetWindow, Publish),
     *(Acknowledge, Bury, Admit, Reserve, ApplyCut, Commit, Claim, ClaimExact, Settle, Requeue),
     *(Transfer, Evict, Abort, Drop, Drain, Remove, Promote, TakeTickets, MarkWritten),
+    *(Migrate, CreateCheckpoint, MarkCheckpoint, DropCheckpoint, Condemn, Restore),
 )

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from redis_replay.errors import ConfigurationError
+from redis_replay.opening import open_store
 from redis_replay.samplers.config import SamplerConfig, parse_sampler_config
-from redis_replay.store import URL_VARIABLE, ReplayStore, open_store
+from redis_replay.store import URL_VARIABLE, ReplayStore
 
 GROUP_SIZE: Final = 8
 GROUPS_PER_STEP: Final = 16

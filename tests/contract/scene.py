@@ -9,6 +9,13 @@ from typing import Any
 
 from redis_replay import ReplayStore, RolloutSession, TrainerSession
 from redis_replay._redis import run_scripts, scripts
+from redis_replay._redis.checkpoint_scripts import (
+    Condemn,
+    CreateCheckpoint,
+    DropCheckpoint,
+    MarkCheckpoint,
+    Restore,
+)
 from redis_replay._redis.frames import SessionScript, StoreScript
 from redis_replay._redis.gateway import Payload
 from redis_replay._redis.keys import Key
@@ -21,12 +28,14 @@ from tests.contract.keyspace import control_key, send, send_plain
 from tests.harness import Runs, commit_ready, rows
 
 CHUNK_BYTES = 1024
+SAVED_ID = "5a"
 
 
 @dataclass
 class Scene:
     """The run: ``r`` is reserved with its payload written, ``y`` and ``z`` are ready, ``c`` is
-    claimed, ``t`` is a ticket, ``h`` and ``k`` are held by a host, and ``d`` waits for collection.
+    claimed, ``t`` is a ticket, ``h`` and ``k`` are held by a host, ``d`` waits for collection,
+    ``e`` is condemned, and the checkpoint ``kept`` holds the others.
     """
 
     runs: Runs
@@ -37,6 +46,7 @@ class Scene:
     encoded: EncodedGroup
     writes: Sequence[tuple[str, Payload]]
     dead_entry: str
+    condemned_entry: str
 
     @property
     def session(self) -> Any:
@@ -87,11 +97,13 @@ async def opened_scene(runs: Runs) -> AsyncIterator[Scene]:
         async with store.rollout(owner="gone") as gone:
             await gone.buffer.reserve(0, group_id="t", target_step=2, prompt_ref=b"p")
         reserved = await store.buffer.reserve(0, group_id="r", target_step=5, prompt_ref=b"p")
-        for group_id, target in (("y", 3), ("z", 4), ("c", 1), ("k", 1), ("d", 1)):
+        for group_id, target in (("y", 3), ("z", 4), ("c", 1), ("k", 1), ("d", 1), ("e", 1)):
             await commit_ready(store, 0, group_id=group_id, target_step=target)
         await store.buffer.claim_for_training(["c"])
         await host.buffer.claim_for_training(["k"])
         await host.buffer.reserve(0, group_id="h")
+        await store.buffer.remove_group("e")
+        [condemned, *_] = await runs.client.zrevrange(control_key(runs, Key.DEAD), 0, -1)
         await store.buffer.remove_group("d")
         encoded = encode_group("r", rows())
         writes = payload_writes(
@@ -104,8 +116,21 @@ async def opened_scene(runs: Runs) -> AsyncIterator[Scene]:
         for key, part in writes:
             await runs.client.set(key, bytes(part))
         [dead, *_] = await runs.client.zrevrange(control_key(runs, Key.DEAD), 0, -1)
-        scene = Scene(runs, store, host, receiver, reserved, encoded, writes, dead.decode())
+        scene = Scene(
+            runs,
+            store,
+            host,
+            receiver,
+            reserved,
+            encoded,
+            writes,
+            dead.decode(),
+            condemned.decode(),
+        )
         await scene.apply(run_scripts.SetWindow(3))
+        await scene.apply(Condemn((condemned.decode(),), ()))
+        await scene.apply(CreateCheckpoint("kept", 0, 0, 0, 1, b"", (SAVED_ID,)))
+        await runs.client.hset(control_key(runs, Key.META), "schema", 1)
         await link.heart.stop()
         yield scene
 
@@ -123,7 +148,13 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     run_scripts.Acknowledge: lambda s: run_scripts.Acknowledge(
         s.session.owner, s.session.epoch, s.batch, 0
     ),
-    run_scripts.Bury: lambda s: run_scripts.Bury(entries=(s.dead_entry,)),
+    run_scripts.Bury: lambda s: run_scripts.Bury(entries=(s.condemned_entry,)),
+    run_scripts.Migrate: lambda _: run_scripts.Migrate(from_schema=1),
+    CreateCheckpoint: lambda _: CreateCheckpoint("next", 0, 0, 1, 2, b"extra", ("6b",)),
+    MarkCheckpoint: lambda _: MarkCheckpoint("kept", 1, "complete", "0123", (SAVED_ID,)),
+    DropCheckpoint: lambda _: DropCheckpoint("kept", 256, (SAVED_ID,)),
+    Condemn: lambda s: Condemn((s.dead_entry,), (SAVED_ID,)),
+    Restore: lambda _: Restore("kept", "all", "", "token", (SAVED_ID,), ()),
     scripts.Admit: lambda _: scripts.Admit(seen_version=0),
     scripts.Reserve: lambda _: scripts.Reserve(("n",), (0,), ("7",), (b"=p",), (1,)),
     scripts.ApplyCut: lambda _: scripts.ApplyCut(
@@ -134,7 +165,7 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     ),
     scripts.Claim: lambda _: scripts.Claim("buffer", 0, 9, 1, 9),
     scripts.ClaimExact: lambda _: scripts.ClaimExact(("z", "y")),
-    scripts.Settle: lambda s: scripts.Settle(0, 0, 0, (s.batch,), ()),
+    scripts.Settle: lambda s: scripts.Settle(0, 0, 0, batches=(s.batch,)),
     scripts.Requeue: lambda _: scripts.Requeue(all=1, failed=1, group_ids=()),
     scripts.Transfer: lambda _: scripts.Transfer("receiver", 0),
     scripts.Evict: lambda _: scripts.Evict(by_step=1, below=4),

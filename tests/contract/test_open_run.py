@@ -200,7 +200,7 @@ async def test_a_run_of_a_newer_schema_is_not_touched(runs: Runs) -> None:
     meta = control_key(runs, Key.META)
     await runs.client.hset(meta, mapping={"schema": 7, "min_writer": 7})
     async with nothing_changed(runs):
-        with pytest.raises(SchemaMismatch, match=r"schema 7 .*schema 1"):
+        with pytest.raises(SchemaMismatch, match=r"schema 7 .*schema 2"):
             await runs.open().__aenter__()
     await runs.client.hset(meta, mapping={"schema": 7, "min_writer": 1})
     async with runs.open() as store:

@@ -17,6 +17,8 @@ LAYERS: Mapping[str, frozenset[str]] = {
         {
             *("admission", "audit", "buffer", "claims", "collector", "commits", "cut", "filtering"),
             *(
+                "checkpoint_info",
+                "checkpoints",
                 "groups",
                 "heart",
                 "reservations",
@@ -27,7 +29,8 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "session",
                 "silence",
             ),
-            *("stats", "step_target", "store", "tally", "tasks", "trainer"),
+            *("opening", "saved_state", "stats", "step_target", "store"),
+            *("tally", "tasks", "trainer", "verification"),
         }
     ),
     "edge": frozenset({"", "cli", "demo", "testing"}),

@@ -1,7 +1,7 @@
--- bury: forget collected keys, their payload being freed already.
+-- bury: forget condemned entries, their payload being freed already.
 --
--- Why atomic: an entry and the immutable record it names go together. May be repeated.
--- Keys: meta groups dead
+-- Why atomic: a single removal. May be repeated.
+-- Keys: meta condemned
 -- Args: entries
 -- Returns: entries forgotten
 -- Refusals: none
@@ -9,5 +9,4 @@
 local refusal = control.open()
 if refusal then return refusal end
 if #args.entries == 0 then return control.head('OK', '0') end
-redis.call('HDEL', keys.groups, unpack(args.entries))
-return control.head('OK', text.whole(redis.call('ZREM', keys.dead, unpack(args.entries))))
+return control.head('OK', text.whole(redis.call('ZREM', keys.condemned, unpack(args.entries))))

@@ -3,16 +3,18 @@
 -- Why atomic: what was trained and the version that says so change together. Under `in_order` the
 -- reserved groups of passed steps are aborted here, so that no late commit can fill a closed step.
 -- A step that was settled answers again with its first answer to whoever names the same claims.
--- Keys: meta slots prompts reserved claimed reserved_by_step claimed_by_step reserved_by_owner claimed_by_owner
---   tickets batches acks counters ends dead steps sessions owners events
--- Args: step exact empty batches group_ids
+-- Asked to, the same script keeps a checkpoint of what it leaves.
+-- Keys: meta slots prompts reserved ready claimed quarantined reserved_by_step claimed_by_step reserved_by_owner
+--   claimed_by_owner tickets batches acks admissions steps tally counters ends dead checkpoints sessions owners events
+-- Args: step exact empty checkpoint created_ms extra batches group_ids saved_ids
 -- States: claimed -> trained; reserved -> aborted
 -- Returns: groups trained, groups aborted, then the trained groups' ids
--- Refusals: STEP MISMATCH NOTHING ACKS CORRUPT
+-- Refusals: STEP MISMATCH NOTHING ACKS CORRUPT CHECKPOINT_EXISTS CHECKPOINTS_FULL
 -- include: session
 -- include: retire
 -- include: owner
 -- include: manifest
+-- include: checkpoint
 local refusal = session.open()
 if refusal then return refusal end
 local claims = {}
@@ -65,6 +67,8 @@ if args.step and kept[1] == 'in_order' then
   late, corrupt = slot.load_listed(passed, 'reserved')
   if not late then return corrupt end
 end
+refusal = args.checkpoint ~= '' and checkpoint.taken(args.checkpoint, 0)
+if refusal then return refusal end
 
 retire.groups(slots, 'trained', 'trained')
 retire.groups(late, 'aborted', 'stale')
@@ -79,4 +83,5 @@ if args.step then
   control.set('last_claims', claims)
   control.set('last_answer', text.pack(answer))
 end
+if args.checkpoint ~= '' then checkpoint.save(args.checkpoint, 0) end
 return session.close('settle', ids, unpack(answer))

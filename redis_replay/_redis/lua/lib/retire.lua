@@ -8,18 +8,18 @@
 -- include: steps
 local retire = {}
 
-local function name(dead, entry)
+function retire.name(dead, entry)
   dead[#dead + 1] = control.next_seq()
   dead[#dead + 1] = entry
 end
 
-local function name_payload(found, dead)
-  name(dead, text.whole(found.payload_fence or found.fence) .. ':' .. found.id)
+function retire.payload_of(found)
+  return text.whole(found.payload_fence or found.fence) .. ':' .. found.id
 end
 
-local function name_columns(found, dead)
+function retire.name_columns(found, dead)
   if found.written then
-    name(dead, 'w' .. text.whole(found.written) .. '.' .. text.whole(found.payload_fence) .. ':' .. found.id)
+    retire.name(dead, 'w' .. text.whole(found.written) .. '.' .. text.whole(found.payload_fence) .. ':' .. found.id)
   end
 end
 
@@ -31,7 +31,8 @@ end
 function retire.leftovers(slots)
   local dead = {}
   for _, found in ipairs(slots) do
-    if found.state == 'reserved' then name_payload(found, dead) else name_columns(found, dead) end
+    if found.state == 'reserved' then retire.name(dead, retire.payload_of(found)) end
+    retire.name_columns(found, dead)
   end
   enter(dead)
 end
@@ -41,8 +42,8 @@ function retire.groups(slots, ending, reason)
   local ids, dead, lost, bytes = {}, {}, {}, 0
   for at, found in ipairs(slots) do
     ids[at] = found.id
-    name_payload(found, dead)
-    name_columns(found, dead)
+    retire.name(dead, retire.payload_of(found))
+    retire.name_columns(found, dead)
     bytes = bytes + (found.bytes or 0)
     if ending ~= 'trained' and found.state ~= 'quarantined' then lost[#lost + 1] = found end
   end

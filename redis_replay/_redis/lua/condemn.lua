@@ -1,0 +1,49 @@
+-- condemn: decide which dead entries may be freed; what a checkpoint refers to is set aside instead.
+--
+-- Why atomic: no checkpoint is restored between the look at its slots and the decision. A condemned entry is
+-- in no checkpoint and never lives again, so its payload may be freed at leisure.
+-- May be repeated: entries that are not dead any more are left alone.
+-- Keys: meta groups dead pinned condemned checkpoints
+-- Args: entries saved_ids
+-- Returns: the entries that are condemned
+-- Refusals: CHECKPOINTS_MOVED
+-- include: checkpoint
+-- include: record
+local refusal = control.open()
+if refusal then return refusal end
+local given, count = {}, 0
+for _, id in ipairs(args.saved_ids) do
+  given[id] = true
+end
+for _, name in ipairs(redis.call('HKEYS', keys.checkpoints)) do
+  count = count + 1
+  if not given[checkpoint.read(name).id] then return control.head('CHECKPOINTS_MOVED') end
+end
+if count ~= #args.saved_ids then return control.head('CHECKPOINTS_MOVED') end
+local pinned, condemned = {}, {}
+for _, entry in ipairs(args.entries) do
+  local score = redis.call('ZSCORE', keys.dead, entry)
+  local fence, id = string.match(entry, '^(%d+):(.*)$')
+  local keeps = false
+  for at = 1, score and fence and #saved or 0 do
+    local kept = redis.call('HGET', saved[at].slots, id)
+    keeps = keeps or kept and record.parse(id, kept).payload_fence == tonumber(fence)
+  end
+  local list = keeps and pinned or condemned
+  if score then list[#list + 1], list[#list + 2] = score, entry end
+end
+
+local answer = {}
+for at = 2, #condemned, 2 do
+  answer[#answer + 1] = condemned[at]
+end
+if #pinned > 0 then redis.call('ZADD', keys.pinned, unpack(pinned)) end
+if #answer > 0 then
+  redis.call('ZADD', keys.condemned, unpack(condemned))
+  redis.call('HDEL', keys.groups, unpack(answer))
+  redis.call('ZREM', keys.dead, unpack(answer))
+end
+for at = 2, #pinned, 2 do
+  redis.call('ZREM', keys.dead, pinned[at])
+end
+return control.head('OK', unpack(answer))

@@ -1,0 +1,47 @@
+-- drop_checkpoint: forget a checkpoint, and give what it alone referred to back to the collector.
+--
+-- Why atomic: a slot's copy goes in the step that names its payload, so nothing is forgotten and nothing
+-- that a live group or another checkpoint needs is freed: `condemn` looks again. Up to `limit` slots a call.
+-- May be repeated until nothing remains.
+-- Keys: meta slots groups dead pinned checkpoints
+-- Args: name limit saved_ids
+-- Returns: entries given back, whether more remain
+-- Refusals: none
+-- include: checkpoint
+-- include: record
+local refusal = control.open()
+if refusal then return refusal end
+local id, copies = args.saved_ids[1], saved[1]
+local dropping = '~' .. id
+local found = checkpoint.read(args.name)
+local listed = redis.call('HSCAN', copies.slots, '0', 'COUNT', text.whole(args.limit))[2]
+if found and found.id ~= id then found = nil end
+if not found and not checkpoint.read(dropping) then return control.head('OK', '0', '0') end
+local forgotten, dead, unpinned = {}, {}, {}
+for at = 1, #listed, 2 do
+  local kept, live = record.parse(listed[at], listed[at + 1]), redis.call('HGET', keys.slots, listed[at])
+  forgotten[#forgotten + 1] = listed[at]
+  if kept.payload_fence and (not live or record.parse(kept.id, live).payload_fence ~= kept.payload_fence) then
+    local entry = text.whole(kept.payload_fence) .. ':' .. kept.id
+    local is_pinned = redis.call('ZSCORE', keys.pinned, entry)
+    if is_pinned then unpinned[#unpinned + 1] = entry end
+    if is_pinned or redis.call('HEXISTS', keys.groups, entry) == 1 and not redis.call('ZSCORE', keys.dead, entry) then
+      dead[#dead + 1], dead[#dead + 2] = control.seq, entry
+    end
+  end
+end
+
+if found then
+  checkpoint.write(dropping, found)
+  redis.call('HDEL', keys.checkpoints, args.name)
+end
+if #unpinned > 0 then redis.call('ZREM', keys.pinned, unpack(unpinned)) end
+if #dead > 0 then redis.call('ZADD', keys.dead, unpack(dead)) end
+if #forgotten > 0 then redis.call('HDEL', copies.slots, unpack(forgotten)) end
+local more = redis.call('EXISTS', copies.slots) == 1
+if not more then
+  redis.call('UNLINK', copies.meta, copies.prompts, copies.admissions, copies.steps, copies.tally, copies.counters,
+    copies.ends)
+  redis.call('HDEL', keys.checkpoints, dropping)
+end
+return control.head('OK', text.whole(#dead / 2), more and '1' or '0')

@@ -1,0 +1,47 @@
+-- restore: make the run what it was when a checkpoint was taken.
+--
+-- Why atomic: nobody sees half of it, and the raised store epoch refuses every session from before. Its work
+-- grows with the buffer, which no other script's does but that of `create_checkpoint`; payload is not touched.
+-- Orders, fences, seq and settings go on from where they are. Repeated, it is refused as stale, and the
+-- control record says under `restored_by` whose restore it was and under `restored` what it answered.
+-- Keys: meta slots prompts reserved ready claimed quarantined reserved_by_step ready_by_step claimed_by_step
+--   ready_by_order reserved_by_owner claimed_by_owner tickets owners lost sessions admissions batches acks steps tally
+--   counters ends dead pinned checkpoints events
+-- Args: name mode incomplete token saved_ids damaged
+-- States: none -> reserved ready quarantined removed
+-- Returns: groups ready, tickets, groups quarantined, batches to dispatch again, groups left out, the store epoch
+-- Refusals: NO_CHECKPOINT CHECKPOINT_BUILDING CHECKPOINT_SETTINGS CHECKPOINT_CAPACITY CHECKPOINT_STEPS
+-- include: checkpoint
+-- include: revive
+-- include: swap
+-- include: refill
+local refusal = control.open()
+if refusal then return refusal end
+local found = checkpoint.read(args.name)
+if not found or found.id ~= args.saved_ids[1] then return control.head('NO_CHECKPOINT', args.name) end
+if found.state ~= 'complete' then return control.head('CHECKPOINT_BUILDING', args.name, found.state) end
+refusal = swap.unlike()
+if refusal then return refusal end
+local kept = redis.call('HMGET', saved[1].meta, 'trainer_version', 'dispatch_index', 'admitted')
+local settings = redis.call('HMGET', keys.meta, 'groups_per_step', 'capacity')
+local groups_per_step, capacity = tonumber(settings[1] or ''), tonumber(settings[2])
+if args.incomplete ~= '' and not groups_per_step then return control.head('CHECKPOINT_STEPS') end
+local version, cursor, fence = tonumber(kept[1]), tonumber(kept[2]), control.draw('next_fence', 1)
+local slots, left, highest, counts = revive.plan(groups_per_step or 0, version, fence)
+local placed = revive.placed(slots)
+if placed > capacity then return control.head('CHECKPOINT_CAPACITY', settings[2], text.whole(placed)) end
+
+swap.bury_live(slots)
+swap.exchange()
+local open = kept[3] and revive.open_indexes(groups_per_step or 0, version, cursor, counts) or {}
+for _, index in ipairs(open) do
+  redis.call('HSET', keys.admissions, index, '0 restore')
+  redis.call('HDEL', keys.steps, index .. ':lost', index .. ':replaced')
+end
+control.version, control.cursor = version, cursor
+local totals = refill.groups(slots, left)
+local answer = { text.whole(totals.ready), text.whole(totals.reserved), text.whole(totals.quarantined),
+  text.whole(#open), text.whole(#left), text.whole(args.store_epoch + 1) }
+refill.meta(text.pack(answer), highest)
+control.close('restore', {}, '')
+return control.head('OK', unpack(answer))

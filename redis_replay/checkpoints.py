@@ -1,0 +1,321 @@
+"""Checkpoints: the run as it was at one instant, under a name.
+
+A checkpoint is a copy of the control plane: slots, prompts, cursor, loader position, tallies,
+ledger. Payload is not copied: the collector leaves alone what a checkpoint refers to, so a group
+that was trained or evicted afterwards is still there for a restore, until the checkpoint is
+dropped. The cost of making one does not depend on payload bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from redis_replay._redis.checkpoint_scripts import (
+    CreateCheckpoint,
+    DropCheckpoint,
+    MarkCheckpoint,
+    Restore,
+    Restored,
+)
+from redis_replay._redis.frames import StoreScript
+from redis_replay._redis.keys import Key
+from redis_replay._redis.records import CheckpointRecord, unpack_items
+from redis_replay._redis.refusals import Refusal, accept
+from redis_replay.checkpoint_info import (
+    CheckpointInfo,
+    Incomplete,
+    RestoreMode,
+    RestoreReport,
+    new_saved_id,
+    now_ms,
+    packed_extra,
+    require_name,
+)
+from redis_replay.codec import Value
+from redis_replay.errors import CheckpointDamaged, CheckpointMissing
+from redis_replay.saved_state import read_saved
+from redis_replay.selection import validate_version
+from redis_replay.session import Link
+from redis_replay.verification import CheckpointVerification, verify_checkpoint
+
+R = TypeVar("R")
+_LOG = logging.getLogger(__name__)
+_DROP_SLICE: Final = 256
+
+
+class Checkpoints:
+    """The checkpoints of one run. `ReplayStore.checkpoints`."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def create(
+        self,
+        name: str,
+        *,
+        step: int | None = None,
+        extra: Value = None,
+        pin: bool = False,
+        replace: bool = False,
+        keep: int | None = None,
+    ) -> CheckpointInfo:
+        """Keep the run as it is at this instant under a name.
+
+        One atomic script, and nobody is paused; its cost grows with the number of live groups, not
+        with their bytes. A name from before a restore is given away; the older one is dropped.
+
+        Args:
+            name: 1 to 64 letters, digits, ``_``, ``.`` or ``-``.
+            step: If given, the trainer version that the store must have.
+            extra: A value of your own, at most 64 KiB encoded.
+            pin: Whether retention leaves it alone.
+            replace: Whether a checkpoint of this name is replaced.
+            keep: If given, older checkpoints that are not pinned are dropped down to this many.
+
+        Raises:
+            ValueError, TypeError: a name, number or extra outside its limits.
+            StepMismatch: the store's trainer version is another one.
+            CheckpointExists: the name is taken, or 128 checkpoints are kept.
+        """
+        require_name(name)
+        if step is not None:
+            validate_version("step", step)
+        if keep is not None:
+            validate_version("keep", keep, least=1)
+        call = CreateCheckpoint(
+            name=name,
+            step=step,
+            replace=int(replace),
+            pinned=int(pin),
+            created_ms=now_ms(),
+            extra=packed_extra(extra),
+            saved_ids=(new_saved_id(),),
+        )
+        return await self._link.tasks.finish(partial(self._create, call, keep))
+
+    async def _create(self, call: CreateCheckpoint, keep: int | None) -> CheckpointInfo:
+        record = await self._ask(call)
+        return CheckpointInfo.of(await self._finish(record, keep))
+
+    async def finish(self, name: str, *, keep: int | None = None) -> None:
+        """Write the digest of a checkpoint that `commit_step` made, and drop what is too old."""
+        await self._finish(await self.record(name), keep)
+
+    async def _finish(self, record: CheckpointRecord, keep: int | None) -> CheckpointRecord:
+        if not record.digest:
+            saved = await read_saved(self._link.gateway, record)
+            record = await self._ask(
+                MarkCheckpoint(record.name, None, "", saved.digest, (record.saved_id,))
+            )
+        older = [known for known in await self._records() if not known.pinned]
+        for known in older[: max(0, len(older) - keep) if keep is not None else 0]:
+            await self._drop(known)
+        await self._drop_remains()
+        return record
+
+    async def list(self) -> Sequence[CheckpointInfo]:
+        """Return all checkpoints, oldest first. A pure read."""
+        return [CheckpointInfo.of(record) for record in await self._records()]
+
+    async def show(self, name: str) -> CheckpointInfo:
+        """Return one checkpoint. A pure read.
+
+        Raises:
+            CheckpointMissing: there is none of this name; the message lists what there is.
+        """
+        return CheckpointInfo.of(await self.record(name))
+
+    async def pin(self, name: str) -> CheckpointInfo:
+        """Have retention leave a checkpoint alone. May be repeated.
+
+        Raises:
+            CheckpointMissing: there is none of this name.
+        """
+        return await self._mark(name, pinned=1)
+
+    async def unpin(self, name: str) -> CheckpointInfo:
+        """Undo `pin`. May be repeated."""
+        return await self._mark(name, pinned=0)
+
+    async def _mark(self, name: str, *, pinned: int) -> CheckpointInfo:
+        record = await self.record(name)
+        call = MarkCheckpoint(name, pinned, "", "", (record.saved_id,))
+        return CheckpointInfo.of(await self._ask(call))
+
+    async def drop(self, name: str) -> int:
+        """Forget a checkpoint and free what nothing else needs. May be repeated after a failure.
+
+        Works in slices; a crash in between is finished by the next `create` or `drop`.
+
+        Returns:
+            Groups whose rows only this checkpoint, or others too, referred to.
+
+        Raises:
+            CheckpointMissing: there is none of this name.
+        """
+        record = await self.record(name)
+        return await self._link.tasks.finish(partial(self._drop, record))
+
+    async def _drop(self, record: CheckpointRecord) -> int:
+        given_back, more = 0, True
+        while more:
+            count, more = await self._ask(
+                DropCheckpoint(record.name, _DROP_SLICE, (record.saved_id,))
+            )
+            given_back += count
+        await self._link.collect()
+        return given_back
+
+    async def _drop_remains(self) -> None:
+        for record in await self._records(remains=True):
+            await self._drop(record)
+
+    async def verify(self, name: str, *, deep: bool = False) -> CheckpointVerification:
+        """Check a checkpoint's digest and that the rows it refers to are all there. A pure read.
+
+        Args:
+            name: Of the checkpoint.
+            deep: Whether all rows are read and their checksums compared.
+
+        Raises:
+            CheckpointMissing: there is none of this name.
+        """
+        record = await self.record(name)
+        size = self._link.run.settings.group_size
+        return await verify_checkpoint(self._link.gateway, record, group_size=size, deep=deep)
+
+    async def restore(
+        self,
+        name: str,
+        *,
+        mode: RestoreMode = "all",
+        incomplete: Incomplete = "keep",
+        regenerate_damaged: bool = False,
+    ) -> RestoreReport:
+        """Make the run what it was when the checkpoint was taken; newer groups are dropped.
+
+        Verified first, then one atomic script; restoring twice is restoring once. The store epoch
+        is raised: every session of every host ends, this store's too, and hosts must reopen.
+        Claimed groups are ready, unfinished ones redispatch tickets; no attempt is counted. Fences,
+        buffer order and the run's settings go on from where they are, and no payload is moved.
+
+        Args:
+            name: Of the checkpoint.
+            mode: ``all``; ``prompts_only``: finished groups become tickets too, to be generated
+                again; ``none``: no groups at all, admitted batches are dispatched again.
+            incomplete: What becomes of a stamped batch with fewer groups than a full one. ``keep``:
+                it stays as it is; ``fill``: it is handed to the next dispatcher for what is
+                missing; ``drop``: its groups end as removed and it is dispatched again.
+            regenerate_damaged: Whether finished groups whose rows are gone become tickets. Else
+                they refuse the restore.
+
+        Raises:
+            CheckpointMissing: there is none of this name.
+            CheckpointDamaged: it is not what was written, or rows are gone; nothing was changed.
+            CheckpointMismatch: more groups than the capacity, or another group size, batch size or
+                policy; nothing was changed.
+            ValueError: an unknown mode.
+        """
+        if mode not in ("all", "prompts_only", "none"):
+            raise ValueError(f"mode must be 'all', 'prompts_only' or 'none', got {mode!r}")
+        if incomplete not in ("keep", "fill", "drop"):
+            raise ValueError(f"incomplete must be 'keep', 'fill' or 'drop', got {incomplete!r}")
+        record = await self.record(name)
+        damaged = await self._checked(record, mode, regenerate_damaged=regenerate_damaged)
+        call = Restore(
+            name=name,
+            mode=mode,
+            incomplete="" if incomplete == "keep" else incomplete,
+            token=secrets.token_hex(8),
+            saved_ids=(record.saved_id,),
+            damaged=tuple(damaged),
+        )
+        restored = await self._link.tasks.finish(partial(self._restore, call))
+        left_out = await self._left_out(record) if restored.left_out else {}
+        _LOG.warning("run restored from checkpoint %r: %s", name, restored)
+        return RestoreReport(
+            checkpoint=CheckpointInfo.of(record),
+            ready=restored.ready,
+            tickets=restored.tickets,
+            quarantined=restored.quarantined,
+            reopened=restored.reopened,
+            left_out=left_out,
+            regenerated=damaged,
+            store_epoch=restored.store_epoch,
+        )
+
+    async def _checked(
+        self, record: CheckpointRecord, mode: str, *, regenerate_damaged: bool
+    ) -> dict[str, str]:
+        found = await self.verify(record.name)
+        if found.problems:
+            raise CheckpointDamaged(
+                f"checkpoint {record.name!r} cannot be restored: {'; '.join(found.problems)}",
+                name=record.name,
+            )
+        damaged = dict(found.damaged) if mode == "all" else {}
+        if damaged and not regenerate_damaged:
+            listed = "; ".join(f"group {name!r}: {why}" for name, why in list(damaged.items())[:10])
+            raise CheckpointDamaged(
+                f"{len(damaged)} groups of checkpoint {record.name!r} would not come back "
+                f"({listed}). Pass regenerate_damaged=True to generate them again.",
+                name=record.name,
+            )
+        return damaged
+
+    async def _restore(self, call: Restore) -> Restored:
+        link = self._link
+        reply = await link.gateway.call(call, link.run.frame)
+        if isinstance(reply, Refusal) and reply.code == "STALE_STORE":
+            meta = link.gateway.keyspace.control(Key.META)
+            [[token, kept]] = await link.gateway.pipeline(
+                [("HMGET", meta, "restored_by", "restored")]
+            )
+            if token == call.token.encode():
+                reply = call.parse(unpack_items(kept))
+        restored = accept(reply)
+        link.restored(restored.store_epoch)
+        await link.collect()
+        return restored
+
+    async def _left_out(self, record: CheckpointRecord) -> dict[str, bytes | None]:
+        gateway = self._link.gateway
+        saved = await read_saved(gateway, record)
+        [live] = await gateway.pipeline([("HKEYS", gateway.keyspace.control(Key.SLOTS))])
+        known = {group_id.decode() for group_id in live}
+        left = [slot.group_id for slot in saved.slots if slot.group_id not in known]
+        prompts = gateway.keyspace.saved(record.saved_id, Key.PROMPTS)
+        found = await gateway.pipeline([("HGET", prompts, group_id) for group_id in left])
+        return dict(zip(left, found, strict=True))
+
+    async def record(self, name: str) -> CheckpointRecord:
+        """Return a checkpoint's record.
+
+        Raises:
+            CheckpointMissing: there is none of this name.
+        """
+        require_name(name)
+        records = {record.name: record for record in await self._records()}
+        if name not in records:
+            raise CheckpointMissing(
+                f"the run has no checkpoint {name!r}; it has {sorted(records)}", name=name
+            )
+        return records[name]
+
+    async def _records(self, *, remains: bool = False) -> Sequence[CheckpointRecord]:
+        self._link.require_open()
+        key = self._link.gateway.keyspace.control(Key.CHECKPOINTS)
+        [stored] = await self._link.gateway.pipeline([("HGETALL", key)])
+        records = [CheckpointRecord.parse(name.decode(), packed) for name, packed in stored.items()]
+        wanted = [record for record in records if record.name.startswith("~") == remains]
+        return sorted(wanted, key=lambda record: record.seq)
+
+    async def _ask(self, call: StoreScript[R]) -> R:
+        """Run a call in the caller's own task."""
+        link = self._link
+        reply = await link.gateway.call(call, link.run.frame)
+        return accept(reply)

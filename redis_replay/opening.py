@@ -1,0 +1,79 @@
+"""Opening a store: the one function that programs begin with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis_replay._redis.gateway import DEFAULT_DEADLINE_SECONDS
+from redis_replay.run import RunSettings
+from redis_replay.store import DEFAULT_PARTITION, ReplayStore, StoreOptions
+
+
+def open_store(
+    url: str | None = None,
+    *,
+    run: str,
+    client: Any = None,
+    partition: str = DEFAULT_PARTITION,
+    capacity: int | None = None,
+    group_size: int | None = None,
+    groups_per_step: int | None = None,
+    max_payload_bytes: int | None = None,
+    max_attempts: int | None = None,
+    max_requeues: int | None = None,
+    journal_events: int | None = None,
+    create: bool = True,
+    switch_policy: bool = False,
+    allow_unsafe_server: bool = False,
+    deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
+) -> ReplayStore:
+    """Open a run: ``async with open_store(...) as store``. Creates it if it is not there.
+
+    Args:
+        url: ``redis://``, ``rediss://``, ``unix://``, ``embedded:///folder`` (a private server that
+            keeps its data there) or ``embedded://`` (a temporary one). By default the variable
+            ``REDIS_REPLAY_URL``.
+        run: Name of the training run.
+        client: An existing ``redis.asyncio`` client instead of a url; its settings are copied, it
+            is not used.
+        partition: Name of the data partition; partitions of a run share nothing.
+        capacity: Most groups reserved, ready or claimed at once. Needed for a new run.
+        group_size: Samples per group. Needed for a new run.
+        groups_per_step: Groups per training batch; the sampler's capacity requirement is checked
+            with it.
+        max_payload_bytes: Payload bytes at which reserving and admitting stop; a commit never does.
+        max_attempts: Generation attempts before a group is quarantined.
+        max_requeues: Training requeues after failures before a group is quarantined.
+        journal_events: Entries that the event journal keeps.
+        create: Whether a missing run is created; else it is `StoreMissing`.
+        switch_policy: Whether samplers of another policy than the stored one may take the run over.
+        allow_unsafe_server: Whether a server that may drop keys is accepted, with a warning.
+        deadline_seconds: How long a call is repeated while the server is away.
+
+    Raises (from the ``async with``):
+        ConfigurationError: settings that cannot work, or that differ from the stored run's; all are
+            named.
+        StoreError: the server cannot be used.
+    """
+    settings = RunSettings(
+        capacity=capacity,
+        group_size=group_size,
+        groups_per_step=groups_per_step,
+        max_payload_bytes=max_payload_bytes,
+        max_attempts=max_attempts,
+        max_requeues=max_requeues,
+        journal_events=journal_events,
+    )
+    return ReplayStore(
+        StoreOptions(
+            url=url,
+            client=client,
+            run=run,
+            partition=partition,
+            settings=settings,
+            create=create,
+            switch_policy=switch_policy,
+            allow_unsafe_server=allow_unsafe_server,
+            deadline_seconds=deadline_seconds,
+        )
+    )
