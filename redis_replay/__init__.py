@@ -2,7 +2,10 @@
 
 from redis_replay import errors
 from redis_replay.audit import AuditReport, Violation
+from redis_replay.bookmark import Bookmark
 from redis_replay.buffer import RedisReplayBuffer
+from redis_replay.checkpoint_info import CheckpointInfo, RestoreReport
+from redis_replay.checkpoints import Checkpoints
 from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.dynamic_sampling import (
     Completion,
@@ -18,7 +21,9 @@ from redis_replay.errors import ReplayError
 from redis_replay.filtering import DynamicSampling, FilterOutcome, GroupFilter, Replacement
 from redis_replay.meta import KVBatchMeta
 from redis_replay.opening import open_store
+from redis_replay.preview import PolicyPreview
 from redis_replay.protocols import PromptGroupSampler, TransactionalAdmissionSampler
+from redis_replay.recovery import ResumeReport
 from redis_replay.rollout import RolloutSession
 from redis_replay.samplers.base import BaseSampler
 from redis_replay.samplers.config import (
@@ -45,13 +50,18 @@ from redis_replay.step_target import StepTarget
 from redis_replay.store import ReplayStore
 from redis_replay.trainer import StepCommit, TrainerRank, TrainerSession
 from redis_replay.types import BufferStats, GroupState, Reservation, SlotView
+from redis_replay.verification import CheckpointVerification
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AuditReport",
     "BaseSampler",
+    "Bookmark",
     "BufferStats",
+    "CheckpointInfo",
+    "CheckpointVerification",
+    "Checkpoints",
     "Completion",
     "CustomSamplerConfig",
     "DataPlaneMutationCut",
@@ -63,6 +73,7 @@ __all__ = [
     "InOrderSampler",
     "InOrderSamplerConfig",
     "KVBatchMeta",
+    "PolicyPreview",
     "PromptGroupRecord",
     "PromptGroupSampler",
     "ReadyFirstSampler",
@@ -72,6 +83,8 @@ __all__ = [
     "ReplayError",
     "ReplayStore",
     "Reservation",
+    "RestoreReport",
+    "ResumeReport",
     "RolloutSession",
     "Rule",
     "SamplePlane",

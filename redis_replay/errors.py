@@ -42,7 +42,8 @@
     │   ├── CheckpointMissing           no such checkpoint
     │   ├── CheckpointExists            the name, or every place, is taken
     │   ├── CheckpointDamaged           it is not what was written
-    │   └── CheckpointMismatch          it does not fit this run
+    │   ├── CheckpointMismatch          it does not fit this run
+    │   └── ResumeRefused               model and store cannot be brought together
     ├── CallConflict                    a call number was used twice or is too old
     └── CutExpired                      the mutation cut is no longer active (also RuntimeError)
 
@@ -268,6 +269,10 @@ class CheckpointDamaged(CheckpointError):
 
 class CheckpointMismatch(CheckpointError):
     """The checkpoint does not fit the run: both values are in the message, and the way out."""
+
+
+class ResumeRefused(CheckpointError):
+    """Model and store cannot be brought together. The message has both steps and the ways out."""
 
 
 class CallConflict(ReplayError):

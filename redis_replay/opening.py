@@ -22,6 +22,8 @@ def open_store(
     max_attempts: int | None = None,
     max_requeues: int | None = None,
     journal_events: int | None = None,
+    dataset: str | None = None,
+    new_dataset: bool = False,
     create: bool = True,
     switch_policy: bool = False,
     allow_unsafe_server: bool = False,
@@ -45,6 +47,10 @@ def open_store(
         max_attempts: Generation attempts before a group is quarantined.
         max_requeues: Training requeues after failures before a group is quarantined.
         journal_events: Entries that the event journal keeps.
+        dataset: Tag of the data that the loader position belongs to (name and revision, say). A run
+            with another tag is refused.
+        new_dataset: Whether a run with another tag is taken over: the loader position is forgotten,
+            groups that are buffered are kept.
         create: Whether a missing run is created; else it is `StoreMissing`.
         switch_policy: Whether samplers of another policy than the stored one may take the run over.
         allow_unsafe_server: Whether a server that may drop keys is accepted, with a warning.
@@ -71,6 +77,8 @@ def open_store(
             run=run,
             partition=partition,
             settings=settings,
+            dataset=dataset,
+            new_dataset=new_dataset,
             create=create,
             switch_policy=switch_policy,
             allow_unsafe_server=allow_unsafe_server,

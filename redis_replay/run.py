@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.lua import Argument
 from redis_replay._redis.records import CONTROL_FIELDS, ControlRecord
 from redis_replay._redis.refusals import Refusal, accept
-from redis_replay._redis.run_scripts import Migrate, OpenRun, Resize
+from redis_replay._redis.run_scripts import Migrate, OpenRun, Resize, SetDataset
 from redis_replay.errors import (
     ConfigurationError,
     RunMismatch,
@@ -24,8 +24,10 @@ from redis_replay.errors import (
     StoreCorrupted,
     StoreMissing,
 )
+from redis_replay.stats import read_stats
 
 SCHEMA: Final = 2
+_MOST_DATASET_BYTES: Final = 1024
 DEFAULT_MAX_ATTEMPTS: Final = 5
 DEFAULT_MAX_REQUEUES: Final = 5
 DEFAULT_JOURNAL_EVENTS: Final = 100_000
@@ -94,7 +96,14 @@ class OpenedRun:
         return (SCHEMA, self.lineage, self.store_epoch)
 
 
-async def open_run(gateway: Gateway, asked: RunSettings, *, create: bool) -> OpenedRun:
+async def open_run(
+    gateway: Gateway,
+    asked: RunSettings,
+    *,
+    create: bool,
+    dataset: str | None = None,
+    new_dataset: bool = False,
+) -> OpenedRun:
     """Create the run, or read it and compare it with what is asked.
 
     Raises:
@@ -134,7 +143,38 @@ async def open_run(gateway: Gateway, asked: RunSettings, *, create: bool) -> Ope
         settings=settings,
         created=created,
     )
-    return opened if created else await _reconcile(gateway, opened, asked)
+    if not created:
+        opened = await _reconcile(gateway, opened, asked)
+    if dataset is None or stored.get("dataset") == dataset.encode():
+        return opened
+    older = stored.get("dataset", b"").decode()
+    return await _set_dataset(gateway, opened, dataset, older=older, may_change=new_dataset)
+
+
+async def _set_dataset(
+    gateway: Gateway, opened: OpenedRun, dataset: str, *, older: str, may_change: bool
+) -> OpenedRun:
+    if not 1 <= len(dataset.encode()) <= _MOST_DATASET_BYTES:
+        raise ValueError(
+            f"dataset must be 1 to {_MOST_DATASET_BYTES} UTF-8 bytes, got {dataset[:80]!r}"
+        )
+    if older and not may_change:
+        raise RunMismatch(
+            f"the loader of run {gateway.keyspace.run!r} stands in the dataset {older!r}, asked is "
+            f"{dataset!r}. Open it with the stored one, or pass new_dataset=True: the "
+            "loader then starts anew, and buffered groups are kept."
+        )
+    reply = await gateway.call(SetDataset(dataset, older), opened.frame)
+    accept(reply)
+    if not older:
+        return opened
+    stats = await read_stats(gateway)
+    change = (
+        f"dataset changed from {older!r} to {dataset!r}: the loader starts anew, "
+        f"{stats.occupancy} buffered groups of the older one are kept"
+    )
+    _LOG.warning("run %r: %s", gateway.keyspace.run, change)
+    return replace(opened, changes=(*opened.changes, change))
 
 
 def _new_record(gateway: Gateway, asked: RunSettings) -> tuple[str, ...]:
@@ -157,6 +197,7 @@ def _new_record(gateway: Gateway, asked: RunSettings) -> tuple[str, ...]:
         "next_order": 0,
         "next_fence": 0,
         "loader_revision": 0,
+        "dataset": "",
         "capacity": asked.capacity,
         "group_size": asked.group_size,
         "groups_per_step": asked.groups_per_step or "",

@@ -6,7 +6,6 @@ Everything that must survive a process lives in Redis; the objects here are view
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,9 @@ from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Keyspace
 from redis_replay._redis.run_scripts import Publish
 from redis_replay.audit import AuditReport, audit_run
+from redis_replay.bookmark import Bookmark, read_bookmark
 from redis_replay.buffer import RedisReplayBuffer
+from redis_replay.checkpoint_info import Incomplete, RestoreMode
 from redis_replay.checkpoints import Checkpoints
 from redis_replay.collector import Collector
 from redis_replay.cut import DataPlaneMutationCut
@@ -31,8 +32,11 @@ from redis_replay.errors import ConfigurationError, StoreClosed
 from redis_replay.filtering import DynamicSampling, GroupFilter
 from redis_replay.groups import CHUNK_BYTES
 from redis_replay.heart import Heart
+from redis_replay.preview import PolicyPreview
+from redis_replay.recovery import Recovery, ResumeReport
 from redis_replay.rollout import RolloutSession
 from redis_replay.run import OpenedRun, RunSettings, open_run
+from redis_replay.samplers.config import SamplerConfig
 from redis_replay.samples import SamplePlane
 from redis_replay.selection import validate_version
 from redis_replay.server_checks import check_server, read_server_facts
@@ -47,7 +51,7 @@ from redis_replay.session import (
 from redis_replay.stats import read_stats
 from redis_replay.step_target import StepTarget, read_step_target
 from redis_replay.tally import drain_stored_metrics
-from redis_replay.tasks import FinishingTasks
+from redis_replay.tasks import FinishingTasks, QuietTaskGroup, shielded
 from redis_replay.trainer import OnDropped, TrainerRank, TrainerSession
 from redis_replay.types import BufferStats
 
@@ -65,6 +69,8 @@ class StoreOptions:
     run: str
     partition: str
     settings: RunSettings
+    dataset: str | None
+    new_dataset: bool
     create: bool
     switch_policy: bool
     allow_unsafe_server: bool
@@ -109,12 +115,18 @@ class ReplayStore:
             Keyspace(options.run, options.partition),
             deadline_seconds=options.deadline_seconds,
         )
-        self._stack.push_async_callback(_shielded, gateway.close)
+        self._stack.push_async_callback(shielded, gateway.close)
         facts = await read_server_facts(gateway)
         check_server(facts, address=target.address, allow_unsafe=options.allow_unsafe_server)
-        opened = await open_run(gateway, options.settings, create=options.create)
+        opened = await open_run(
+            gateway,
+            options.settings,
+            create=options.create,
+            dataset=options.dataset,
+            new_dataset=options.new_dataset,
+        )
         wakeups = Wakeups(target, gateway.keyspace)
-        group = await self._stack.enter_async_context(_QuietTaskGroup())
+        group = await self._stack.enter_async_context(QuietTaskGroup())
         self._link = Link(
             gateway=gateway,
             run=opened,
@@ -125,7 +137,7 @@ class ReplayStore:
             chunk_bytes=min(CHUNK_BYTES, facts.largest_string or CHUNK_BYTES),
             switch_policy=options.switch_policy,
         )
-        self._stack.push_async_callback(_shielded, self._link.heart.stop)
+        self._stack.push_async_callback(shielded, self._link.heart.stop)
         group.start_soon(wakeups.read_forever)
         implicit = self._session(anonymous_owner(), ANONYMOUS_ROLE, ROLLOUT_LEASE_SECONDS)
         self.buffer, self.samples = RedisReplayBuffer(implicit), SamplePlane(implicit)
@@ -147,7 +159,7 @@ class ReplayStore:
             lease = await anyio.to_thread.run_sync(
                 partial(embedded.open_embedded, directory, **wishes)
             )
-            self._stack.push_async_callback(_shielded, anyio.to_thread.run_sync, lease.close)
+            self._stack.push_async_callback(shielded, anyio.to_thread.run_sync, lease.close)
             url = lease.url
         return Target.from_url(url)
 
@@ -252,6 +264,63 @@ class ReplayStore:
         validate_version("trainer_version", trainer_version)
         await self._opened().call(Publish(trainer_version))
 
+    async def bookmark(self) -> Bookmark:
+        """Return where the store is, to be saved with a model. A pure read.
+
+        Beside a trainer, use `TrainerSession.bookmark`.
+        """
+        return await read_bookmark(self._opened().gateway)
+
+    async def resume(
+        self,
+        *,
+        model_step: int | None = None,
+        bookmark: Bookmark | None = None,
+        take_over: bool = False,
+        mode: RestoreMode = "all",
+        incomplete: Incomplete = "keep",
+        regenerate_damaged: bool = False,
+        dry_run: bool = False,
+    ) -> ResumeReport:
+        """Bring the store and a model together and say where to go on; `redis_replay.recovery`.
+
+        Call it once, from the trainer, before its session attaches. Each part is atomic; after a
+        crash in between, call it again.
+
+        Args:
+            model_step: Step of the model that was loaded: it has been trained on all steps below.
+                By default the store's trainer version.
+            bookmark: What was saved with the model.
+            take_over: Whether every session of other processes is ended at once, for a job that
+                restarts as a whole. Else their groups come back when their leases end. Restoring
+                ends them in any case.
+            mode, incomplete, regenerate_damaged: As in `Checkpoints.restore`, if it comes to that.
+            dry_run: Whether nothing is changed and the report says what would be done.
+
+        Raises:
+            ResumeRefused: the store is newer than the model and there is no checkpoint of the
+                model's step, or the bookmark's groups are not to be had; nothing was changed.
+            CheckpointError: the checkpoint of the model's step cannot be restored.
+            ValueError: a step that is none.
+        """
+        link = self._opened()
+        return await Recovery(link, self.buffer).resume(
+            model_step=model_step,
+            bookmark=bookmark,
+            take_over=take_over,
+            mode=mode,
+            incomplete=incomplete,
+            regenerate_damaged=regenerate_damaged,
+            dry_run=dry_run,
+        )
+
+    async def preview(self, cfg: SamplerConfig, *, step: int) -> PolicyPreview:
+        """Return what a policy would evict and select at a step, were all claims given back.
+
+        A pure read.
+        """
+        return await Recovery(self._opened(), self.buffer).preview(cfg, step=step)
+
     async def stats(self) -> BufferStats:
         """Return live counts and totals, read in one instant."""
         return await read_stats(self._opened().gateway)
@@ -295,28 +364,6 @@ class ReplayStore:
         return session
 
 
-class _QuietTaskGroup:
-    """A task group that is left by finishing its tasks, whatever the block raised.
-
-    A block's own error then leaves the ``async with`` as it is, not inside an exception group.
-    """
-
-    def __init__(self) -> None:
-        self._group = anyio.create_task_group()
-
-    async def __aenter__(self) -> TaskGroup:
-        return await self._group.__aenter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._group.cancel_scope.shield = True
-        await self._group.__aexit__(None, None, None)
-
-
 def forget_session(buffer: RedisReplayBuffer) -> None:
     """Have a buffer know nothing of what its session held, which a restore has ended."""
     for known in (buffer.undelivered, buffer.asked, buffer.reservations):
@@ -325,8 +372,3 @@ def forget_session(buffer: RedisReplayBuffer) -> None:
     buffer.claims.forget()
     buffer.commits.forget()
     buffer.admission.forget()
-
-
-async def _shielded(work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-    with anyio.CancelScope(shield=True):
-        await work(*arguments)

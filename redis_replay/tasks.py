@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
 from anyio.abc import TaskGroup
@@ -133,3 +133,31 @@ class FinishingTasks:
                 self._running.discard(scope)
                 if not self._running:
                     self._idle.set()
+
+
+class QuietTaskGroup:
+    """A task group that is left by finishing its tasks, whatever the block raised.
+
+    A block's own error then leaves the ``async with`` as it is, not inside an exception group.
+    """
+
+    def __init__(self) -> None:
+        self._group = anyio.create_task_group()
+
+    async def __aenter__(self) -> TaskGroup:
+        return await self._group.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._group.cancel_scope.shield = True
+        await self._group.__aexit__(None, None, None)
+
+
+async def shielded(work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+    """Run work that a cancellation does not stop."""
+    with anyio.CancelScope(shield=True):
+        await work(*arguments)

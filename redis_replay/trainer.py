@@ -7,7 +7,7 @@ epoch, read their slice of the batch and acknowledge it; the step commits when a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Literal
 
@@ -17,6 +17,7 @@ from redis_replay._redis.events import Topic
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord, unpack_items
 from redis_replay._redis.run_scripts import Acknowledge
+from redis_replay.bookmark import Bookmark, read_bookmark
 from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.checkpoint_info import require_name
 from redis_replay.checkpoints import Checkpoints
@@ -253,6 +254,16 @@ class TrainerSession:
         if name:
             await Checkpoints(self._session.link).finish(name, keep=keep)
         return StepCommit(step, trained, aborted)
+
+    async def bookmark(self) -> Bookmark:
+        """Return where the store is, for the model of the step that was just trained. A pure read.
+
+        Save it with that model, before `commit_step`. Where the process dies in between,
+        `ReplayStore.resume` settles the groups it names.
+        """
+        found = await read_bookmark(self._session.link.gateway)
+        owned = [slot.group_id for slot in await self.buffer.claims.owned()]
+        return replace(found, step=found.step + bool(owned), trained=tuple(owned))
 
     async def step_target(self, step: int) -> StepTarget:
         """Return what a step wanted, has and can still get; `read_step_target`."""

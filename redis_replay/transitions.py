@@ -55,6 +55,7 @@ TRANSITIONS: Final[Mapping[str, Moves]] = {
         "reserved": frozenset({"reserved", "quarantined"}),
         "claimed": frozenset({"ready", "quarantined"}),
     },
+    "catch_up": {"reserved": frozenset({"aborted"}), "ready": frozenset({"evicted"})},
     "restore": {NONE: frozenset({"reserved", "ready", "quarantined", "removed"})},
     "remove": {
         "reserved": frozenset({"removed"}),

@@ -49,7 +49,9 @@ _TOPICS: Final[Mapping[str, frozenset[Topic]]] = {
     "drop": frozenset({Topic.SPACE, Topic.READY}),
     "remove": frozenset({Topic.SPACE, Topic.READY}),
     "resize": frozenset({Topic.SPACE}),
+    "catch_up": frozenset({Topic.SPACE, Topic.ADMISSION, Topic.READY}),
     "end_owner": frozenset(Topic),
+    "restore": frozenset(Topic),
 }
 
 

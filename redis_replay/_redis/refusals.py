@@ -224,6 +224,11 @@ REFUSALS: Final[Mapping[str, Builder]] = {
     ),
     "RECEIVER": _plain(errors.ClaimError, "no live session has the owner name {0!r}"),
     "PASSED": _passed,
+    "DATASET": _plain(
+        errors.RunMismatch,
+        "the run's loader position belongs to the dataset {0!r}, asked was {1!r}; another host may "
+        "have changed it. Open the run again.",
+    ),
     "NO_CHECKPOINT": _checkpoint(
         errors.CheckpointMissing, "the run has no checkpoint {0!r}; list() names those it has"
     ),

@@ -13,6 +13,7 @@ from redis_replay._redis.frames import (
     META_KEYS,
     READY_KEYS,
     RESERVED_KEYS,
+    RETIRING_KEYS,
     SESSION_KEYS,
     StoreScript,
     Unanswered,
@@ -182,6 +183,35 @@ class Bury(StoreScript[int]):
 
     def parse(self, details: list[bytes]) -> int:
         return int(details[0])
+
+
+@dataclass(frozen=True)
+class CatchUp(StoreScript[tuple[int, int, bool]]):
+    """Replies groups aborted, groups evicted, whether more may remain."""
+
+    step: int
+    limit: int = 256
+
+    SCRIPT = "catch_up"
+    KEYS = (
+        *META_KEYS,
+        *RETIRING_KEYS,
+        *RESERVED_KEYS,
+        *READY_KEYS,
+        *(Key.ADMISSIONS, Key.EVENTS),
+    )
+
+    def parse(self, details: list[bytes]) -> tuple[int, int, bool]:
+        return int(details[0]), int(details[1]), details[2] == b"1"
+
+
+@dataclass(frozen=True)
+class SetDataset(Unanswered, StoreScript[None]):
+    dataset: str
+    older: str
+
+    SCRIPT = "set_dataset"
+    KEYS = (*META_KEYS, Key.EVENTS)
 
 
 @dataclass(frozen=True)

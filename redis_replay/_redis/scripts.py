@@ -35,6 +35,7 @@ from redis_replay._redis.run_scripts import (
     Attach,
     BindPolicy,
     Bury,
+    CatchUp,
     EndOwner,
     Heartbeat,
     MarkWritten,
@@ -43,6 +44,7 @@ from redis_replay._redis.run_scripts import (
     Publish,
     Resize,
     SetCursor,
+    SetDataset,
     SetWindow,
 )
 
@@ -322,5 +324,14 @@ ALL_SCRIPTS: tuple[type[ScriptCall[Any]], ...] = (
     *(OpenRun, Resize, Attach, Heartbeat, EndOwner, BindPolicy, SetCursor, SetWindow, Publish),
     *(Acknowledge, Bury, Admit, Reserve, ApplyCut, Commit, Claim, ClaimExact, Settle, Requeue),
     *(Transfer, Evict, Abort, Drop, Drain, Remove, Promote, TakeTickets, MarkWritten),
-    *(Migrate, CreateCheckpoint, MarkCheckpoint, DropCheckpoint, Condemn, Restore),
+    *(
+        Migrate,
+        CatchUp,
+        SetDataset,
+        CreateCheckpoint,
+        MarkCheckpoint,
+        DropCheckpoint,
+        Condemn,
+        Restore,
+    ),
 )

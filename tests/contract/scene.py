@@ -149,6 +149,8 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
         s.session.owner, s.session.epoch, s.batch, 0
     ),
     run_scripts.Bury: lambda s: run_scripts.Bury(entries=(s.condemned_entry,)),
+    run_scripts.CatchUp: lambda _: run_scripts.CatchUp(4),
+    run_scripts.SetDataset: lambda _: run_scripts.SetDataset("prompts-2", ""),
     run_scripts.Migrate: lambda _: run_scripts.Migrate(from_schema=1),
     CreateCheckpoint: lambda _: CreateCheckpoint("next", 0, 0, 1, 2, b"extra", ("6b",)),
     MarkCheckpoint: lambda _: MarkCheckpoint("kept", 1, "complete", "0123", (SAVED_ID,)),

@@ -17,6 +17,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
         {
             *("admission", "audit", "buffer", "claims", "collector", "commits", "cut", "filtering"),
             *(
+                "bookmark",
                 "checkpoint_info",
                 "checkpoints",
                 "groups",
@@ -29,7 +30,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "session",
                 "silence",
             ),
-            *("opening", "saved_state", "stats", "step_target", "store"),
+            *("opening", "preview", "recovery", "saved_state", "stats", "step_target", "store"),
             *("tally", "tasks", "trainer", "verification"),
         }
     ),

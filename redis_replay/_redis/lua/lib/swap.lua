@@ -17,7 +17,7 @@ end
 
 -- The refusal that names a setting in which checkpoint and run differ, or nil.
 function swap.unlike()
-  local names = { 'group_size', 'groups_per_step', 'policy' }
+  local names = { 'group_size', 'groups_per_step', 'dataset', 'policy' }
   local live, kept = redis.call('HMGET', keys.meta, unpack(names)), redis.call('HMGET', saved[1].meta, unpack(names))
   for at, name in ipairs(names) do
     local differs = live[at] and kept[at] and live[at] ~= '' and kept[at] ~= '' and live[at] ~= kept[at]
