@@ -56,3 +56,19 @@ class SamplerName(StrEnum):
     WINDOWED = "windowed"
     READY_FIRST = "ready_first"
     WEIGHT_FIFO = "weight_fifo"
+
+
+class RestoreModeName(StrEnum):
+    """What a restore brings back: groups with rows, their prompts, or only the position."""
+
+    ALL = "all"
+    PROMPTS_ONLY = "prompts_only"
+    NONE = "none"
+
+
+class IncompleteName(StrEnum):
+    """What becomes of a restored batch with fewer groups than a full one."""
+
+    KEEP = "keep"
+    FILL = "fill"
+    DROP = "drop"
