@@ -46,6 +46,7 @@ INVARIANTS: Final = {
     10: "prompts and records belong to live groups, or wait to be freed",
     11: "the accounts of steps and the reward tally are well formed",
     12: "control record, owners, manifests, ledger and totals are readable",
+    13: "what is dead, pinned or condemned is not live; what is pinned is in a checkpoint",
 }
 """The table of `redis_replay.audit`, in words for its reader."""
 

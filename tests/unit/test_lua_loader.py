@@ -157,7 +157,7 @@ def test_a_script_is_its_prelude_its_libraries_and_its_body_with_their_digest() 
 
     script = load_script(Top)
     assert script.text.splitlines() == [
-        "local keys = {meta = KEYS[1]}",
+        *("local keys = {meta = KEYS[1]}", "local saved = {}"),
         "local args = {}",
         *("local base = {}", "-- include: base", "local middle = {}"),
         *("-- include: middle", "-- include: base", "local top = 1"),
