@@ -16,9 +16,11 @@ from redis_replay import (
     create_sampler,
     errors,
 )
+from redis_replay._redis.checkpoint_scripts import Condemn, CreateCheckpoint
 from redis_replay._redis.keys import Key
+from redis_replay._redis.records import unpack_items
 from redis_replay._redis.refusals import REFUSALS
-from redis_replay._redis.run_scripts import EndOwner
+from redis_replay._redis.run_scripts import EndOwner, SetDataset
 from redis_replay._redis.scripts import Admit, Claim, Commit, Evict
 from tests.contract.keyspace import attached, control_key, nothing_changed, send, send_plain
 from tests.harness import Runs, commit_ready, rows
@@ -229,6 +231,73 @@ async def passed(runs: Runs, store: Any) -> Met:
     return ValueError, "step 4 has passed: the trainer version is 5", call
 
 
+async def dataset(runs: Runs, store: Any) -> Met:
+    call = store.buffer.session.link.call(SetDataset("b", older="a"))
+    return errors.RunMismatch, "dataset '', asked was 'b'", call
+
+
+async def no_checkpoint(runs: Runs, store: Any) -> Met:
+    await store.checkpoints.create("a")
+    seen = await store.checkpoints.record("a")
+    await store.checkpoints.drop("a")
+
+    async def as_seen(name: str) -> Any:
+        return seen
+
+    store.checkpoints.record = as_seen  # dropped after this look and before the script
+    return errors.CheckpointMissing, "no checkpoint 'a'; list", store.checkpoints.pin("a")
+
+
+async def checkpoint_exists(runs: Runs, store: Any) -> Met:
+    await store.checkpoints.create("a")
+    return errors.CheckpointExists, "'a' already.*replace=True", store.checkpoints.create("a")
+
+
+async def checkpoints_full(runs: Runs, store: Any) -> Met:
+    for number in range(128):
+        call = CreateCheckpoint(f"c{number}", None, 0, 0, 1, b"", (f"{number}",))
+        await send_plain(store.buffer.session, call)
+    return errors.CheckpointExists, "128 checkpoints", store.checkpoints.create("one-more")
+
+
+async def checkpoint_building(runs: Runs, store: Any) -> Met:
+    await store.checkpoints.create("a")
+    record = await runs.client.hget(control_key(runs, Key.CHECKPOINTS), "a")
+    items = [b"building", *unpack_items(record)[1:]]
+    packed = b"".join(b"%d:%s" % (len(item), item) for item in items)
+    await runs.client.hset(control_key(runs, Key.CHECKPOINTS), "a", packed)
+    return errors.CheckpointDamaged, "'a' is building", store.checkpoints.restore("a")
+
+
+async def checkpoint_settings(runs: Runs, store: Any) -> Met:
+    await create_sampler(store.buffer, WindowedSamplerConfig()).flush()  # type: ignore[attr-defined]
+    await store.checkpoints.create("a")
+    await create_sampler(store.buffer, InOrderSamplerConfig()).flush()  # type: ignore[attr-defined]
+    words = "policy windowed and the run has in_order"
+    return errors.CheckpointMismatch, words, store.checkpoints.restore("a")
+
+
+async def checkpoint_capacity(runs: Runs, store: Any) -> Met:
+    names = [await commit_ready(store, 0) for _ in range(3)]
+    await store.checkpoints.create("a")
+    await store.buffer.remove(names)
+    async with runs.open(capacity=2):
+        call = store.checkpoints.restore("a")
+    return errors.CheckpointMismatch, "3 groups .* capacity of 2", call
+
+
+async def checkpoint_steps(runs: Runs, store: Any) -> Met:
+    await store.checkpoints.create("a")
+    call = store.checkpoints.restore("a", incomplete="drop")
+    return errors.CheckpointMismatch, "without groups_per_step", call
+
+
+async def checkpoints_moved(runs: Runs, store: Any) -> Met:
+    await store.checkpoints.create("a")
+    call = raised(send_plain(store.buffer.session, Condemn(("1:g",), ())))
+    return errors.CheckpointMissing, "changed meanwhile", call
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     "MISSING": missing,
     "SCHEMA": altered(errors.SchemaMismatch, "schema 9", min_writer=9),
@@ -262,6 +331,15 @@ SCENARIOS: Mapping[str, Scenario] = {
     "BATCH": batch,
     "RECEIVER": receiver,
     "PASSED": passed,
+    "DATASET": dataset,
+    "NO_CHECKPOINT": no_checkpoint,
+    "CHECKPOINT_EXISTS": checkpoint_exists,
+    "CHECKPOINTS_FULL": checkpoints_full,
+    "CHECKPOINT_BUILDING": checkpoint_building,
+    "CHECKPOINT_SETTINGS": checkpoint_settings,
+    "CHECKPOINT_CAPACITY": checkpoint_capacity,
+    "CHECKPOINT_STEPS": checkpoint_steps,
+    "CHECKPOINTS_MOVED": checkpoints_moved,
 }
 
 
@@ -270,6 +348,7 @@ OPTIONS: Mapping[str, dict[str, Any]] = {
     "FULL_BYTES": {"max_payload_bytes": 1},
     "CAPACITY": {"capacity": 8, "groups_per_step": 4},
     "POLICY_LIVE": {"switch_policy": True},
+    "CHECKPOINT_SETTINGS": {"switch_policy": True},
 }
 """What the run is opened with, where a refusal needs it."""
 
