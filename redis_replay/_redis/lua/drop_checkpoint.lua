@@ -14,7 +14,7 @@ if refusal then return refusal end
 local id, copies = args.saved_ids[1], saved[1]
 local dropping = '~' .. id
 local found = checkpoint.read(args.name)
-local listed = redis.call('HSCAN', copies.slots, '0', 'COUNT', text.whole(args.limit))[2]
+local listed = redis.call('HRANDFIELD', copies.slots, text.whole(args.limit), 'WITHVALUES') or {}
 if found and found.id ~= id then found = nil end
 if not found and not checkpoint.read(dropping) then return control.head('OK', '0', '0') end
 local forgotten, dead, unpinned = {}, {}, {}
