@@ -98,3 +98,21 @@ async def test_a_full_server_refuses_a_reservation_and_takes_what_gives_memory_b
         await store.collect_garbage()
         assert ("a",) == (await job.commit_step(0)).trained
         await store.buffer.reserve(0)
+
+
+async def test_a_full_server_frees_payload_and_drops_checkpoints(small_runs: Runs) -> None:
+    async with small_runs.open(group_size=GROUP_SIZE) as store:
+        for group_id in ("a", "b", "c"):
+            await store.buffer.reserve(0, group_id=group_id)
+            await store.buffer.commit(
+                group_id, large_rows(1), start_weight_version=0, end_weight_version=0
+            )
+        await store.buffer.remove(["c"])
+        await store.checkpoints.create("kept")
+        await store.buffer.remove(["a"])
+        assert 2 == len(await small_runs.payload_keys())
+        await limit_memory(small_runs.client, room_bytes=-7 * MEBIBYTE)
+        assert 1 == await store.checkpoints.drop("kept")
+        assert 1 == len(await small_runs.payload_keys())
+        await store.buffer.remove(["b"])
+        assert [] == await small_runs.payload_keys()

@@ -33,17 +33,15 @@ for _, entry in ipairs(args.entries) do
   if score then list[#list + 1], list[#list + 2] = score, entry end
 end
 
+-- A full server refuses a script whose first write may need memory, so what frees some comes first.
+if #args.entries > 0 then redis.call('ZREM', keys.dead, unpack(args.entries)) end
 local answer = {}
 for at = 2, #condemned, 2 do
   answer[#answer + 1] = condemned[at]
 end
 if #pinned > 0 then redis.call('ZADD', keys.pinned, unpack(pinned)) end
 if #answer > 0 then
-  redis.call('ZADD', keys.condemned, unpack(condemned))
   redis.call('HDEL', keys.groups, unpack(answer))
-  redis.call('ZREM', keys.dead, unpack(answer))
-end
-for at = 2, #pinned, 2 do
-  redis.call('ZREM', keys.dead, pinned[at])
+  redis.call('ZADD', keys.condemned, unpack(condemned))
 end
 return control.head('OK', unpack(answer))

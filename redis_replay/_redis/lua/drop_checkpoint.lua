@@ -31,13 +31,14 @@ for at = 1, #listed, 2 do
   end
 end
 
+-- A full server refuses a script whose first write may need memory, so what frees some comes first.
+if #forgotten > 0 then redis.call('HDEL', copies.slots, unpack(forgotten)) end
 if found then
-  checkpoint.write(dropping, found)
   redis.call('HDEL', keys.checkpoints, args.name)
+  checkpoint.write(dropping, found)
 end
 if #unpinned > 0 then redis.call('ZREM', keys.pinned, unpack(unpinned)) end
 if #dead > 0 then redis.call('ZADD', keys.dead, unpack(dead)) end
-if #forgotten > 0 then redis.call('HDEL', copies.slots, unpack(forgotten)) end
 local more = redis.call('EXISTS', copies.slots) == 1
 if not more then
   redis.call('UNLINK', copies.meta, copies.prompts, copies.admissions, copies.steps, copies.tally, copies.counters,
