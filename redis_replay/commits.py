@@ -149,9 +149,11 @@ class Commits:
             raise
 
     async def _free(self, call: Commit, writes: Sequence[tuple[str, Payload]]) -> None:
-        """Free what a refused commit has written, unless an earlier try of it was applied."""
-        slot = await self._slot(call.group_id)
-        if slot is None or slot.payload_fence != call.fence:
+        """Free what a refused commit has written, unless an earlier try of it was applied.
+
+        The record tells: it is there while the group is live or a checkpoint refers to it.
+        """
+        if await self._record(call.group_id, call.fence) is None:
             await self.session.link.gateway.pipeline([("UNLINK", key) for key, _ in writes])
 
     def _forget(self, group_id: str) -> None:

@@ -25,15 +25,26 @@ DOWN = (Break.DOWN_NOT_SENT, Break.DOWN_NO_REPLY)
 
 
 class Interruption:
-    """Stands between a store's gateway and its client, and strikes at the n-th exchange."""
+    """Stands between a store's gateway and its client, and strikes at the n-th exchange.
 
-    def __init__(self, store: Any, *, at: int, kind: Break) -> None:
+    What happens ``meanwhile`` happens after the exchange was applied and before its caller knows.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        at: int,
+        kind: Break,
+        meanwhile: Callable[[], Awaitable[Any]] | None = None,
+    ) -> None:
         self.struck = False
         self.scope = anyio.CancelScope()
         self._gateway = store.buffer.session.link.gateway
         self._client = self._gateway._client
         self._at = at
         self._kind = kind
+        self._meanwhile = meanwhile
         self._count = 0
         self._patience_seconds = self._gateway.deadline_seconds
         if kind in DOWN:
@@ -71,6 +82,8 @@ class Interruption:
         if self._kind in (Break.NOT_SENT, Break.DOWN_NOT_SENT):
             raise ClientConnectionError("the request was not sent")
         reply = await run()
+        if self._meanwhile is not None:
+            await self._meanwhile()
         if self._kind is Break.CANCELLED_AFTER:
             self.scope.cancel()
             return reply
