@@ -30,7 +30,7 @@ from redis_replay.session import Session
 
 _LOG = logging.getLogger(__name__)
 _RECHECK_SECONDS: Final = 1.0
-_ADMISSION_FIELDS: Final = ("loader_revision", "loader_state", "policy")
+_ADMISSION_FIELDS: Final = ("loader_revision", "loader_state", "policy", "store_epoch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class AdmissionState:
     orphan: int | None
     loader_revision: int
     loader_state: bytes | None
+    store_epoch: int
 
     @property
     def next_index(self) -> int:
@@ -81,7 +82,7 @@ async def read_admission(gateway: Gateway) -> AdmissionState:
     first = record.trainer_version if meta[6] == b"in_order" else 0
     orphans = [int(index) for index, holder in admissions.items() if holder not in live]
     orphan = min((index for index in orphans if index >= first), default=None)
-    return AdmissionState(record, orphan, int(meta[4]), meta[5])
+    return AdmissionState(record, orphan, int(meta[4]), meta[5], int(meta[7]))
 
 
 def _missing(gateway: Gateway) -> StoreMissing:
@@ -140,14 +141,27 @@ class Admission:
 
         Raises:
             StoreMissing: the run is not there.
+            StaleStore: the run was restored meanwhile.
         """
         gateway = self.session.link.gateway
         meta = gateway.keyspace.control(Key.META)
-        [stored] = await gateway.pipeline([("HMGET", meta, *CONTROL_FIELDS)])
+        [stored] = await gateway.pipeline([("HMGET", meta, *CONTROL_FIELDS, "store_epoch")])
         if stored[0] is None:
             raise _missing(gateway)
-        if (control := ControlRecord.parse(stored)) is not None:
+        self.require_epoch(int(stored[4]))
+        if (control := ControlRecord.parse(stored[:4])) is not None:
             gateway.observe(control)
+
+    def require_epoch(self, stored: int) -> None:
+        """Return if the run was not restored since this store was opened.
+
+        For waiters, which may send no script for long and would not learn of it otherwise.
+
+        Raises:
+            StaleStore: it was.
+        """
+        if stored != self.session.link.run.store_epoch:
+            raise Refusal("STALE_STORE", None, (b"%d" % stored,)).error
 
     async def bind(self, binding: PolicyBinding) -> None:
         """Write the policy into the run, or compare; other windows are accepted and logged.
@@ -198,12 +212,14 @@ class Admission:
         Raises:
             StoreClosed: the store or the session was closed while waiting.
             StaleOwner: the session has ended while waiting.
+            StaleStore: the run was restored while waiting.
         """
         link = self.session.link
         while True:
             ticket = await link.wakeups.ticket(Topic.ADMISSION)
             self.session.require_live()
             state = await read_admission(link.gateway)
+            self.require_epoch(state.store_epoch)
             await self.find_unseen()
             recheck = anyio.current_time() + _RECHECK_SECONDS
             while not self.undelivered:

@@ -27,7 +27,7 @@ class DataPlaneMutationCut:
     Recording is synchronous. Fences are in `reservations` after the block has ended; nothing
     computed in the block may be used before that. From the ``async with``: `AdmissionConflict` when
     the cursor, the gate or the loader moved, `BufferFull` or `DuplicateGroup` when a reservation
-    cannot be made; then nothing was applied.
+    cannot be made, `CutExpired` when this store restored the run; then nothing was applied.
     """
 
     def __init__(self, buffer: RedisReplayBuffer) -> None:
@@ -48,6 +48,7 @@ class DataPlaneMutationCut:
         await session.attach()
         await self._buffer.admission.find_unseen()
         self._state = await read_admission(session.link.gateway)
+        self._buffer.admission.require_epoch(self._state.store_epoch)
         self._live = True
         return self
 
@@ -181,6 +182,8 @@ class DataPlaneMutationCut:
         )
         session = self._buffer.session
         await session.attach()
+        if self._opened().store_epoch != session.link.run.store_epoch:
+            raise CutExpired("the run was restored since this cut was opened; nothing was applied")
         self._reservations = await session.link.tasks.finish(
             partial(self._run, call), unclaimed=self._keep_undelivered
         )

@@ -165,11 +165,15 @@ class Session:
             host=encode_name(f"{socket.gethostname()}.{os.getpid()}"),
             planned=int(self.planned_takeover),
         )
-        reply = await link.gateway.call(attach, link.run.frame)
-        epoch, replaced = accept(reply)
-        if replaced is not None:
-            _LOG.warning("session %r takes over from its predecessor", self.owner)
-            await end_owner(link.gateway, link.run.frame, self.owner, replaced)
+        run: OpenedRun | None = None
+        epoch = 0
+        while run is not link.run:  # a restore meanwhile has ended this attachment already
+            run = link.run
+            reply = await link.gateway.call(attach, run.frame)
+            epoch, replaced = accept(reply)
+            if replaced is not None:
+                _LOG.warning("session %r takes over from its predecessor", self.owner)
+                await end_owner(link.gateway, run.frame, self.owner, replaced)
         self.epoch = epoch
         self.pulse = Pulse(self.owner, epoch, self.lease_seconds)
         await link.heart.add(self.pulse)
@@ -198,12 +202,13 @@ class Session:
             try:
                 self._uses[slot] += 1
                 number = slot + CALLS_IN_FLIGHT * self._uses[slot]
+                pulse = self.pulse
                 frame = (*self.link.run.frame, self.owner, self.epoch, number, _digest(call))
                 reply = await self.link.gateway.call(call, frame, writes=writes)
             finally:
                 self._free.append(slot)
-        if isinstance(reply, Refusal) and reply.code == "FENCED" and self.pulse is not None:
-            self.pulse.lost = True
+        if isinstance(reply, Refusal) and reply.code == "FENCED" and pulse is not None:
+            pulse.lost = True
         return reply
 
     def end_by_restore(self) -> None:

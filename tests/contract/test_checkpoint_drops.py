@@ -1,4 +1,4 @@
-"""Dropping checkpoints frees exactly what nothing else needs, in slices, and can be taken up again."""
+"""Dropping checkpoints frees exactly what nothing else needs, in slices."""
 
 from __future__ import annotations
 
