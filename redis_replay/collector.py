@@ -19,7 +19,7 @@ from redis_replay._redis.checkpoint_scripts import Condemn
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key, group_field
 from redis_replay._redis.lua import Argument
-from redis_replay._redis.records import CheckpointRecord
+from redis_replay._redis.records import CheckpointRecord, SlotRecord
 from redis_replay._redis.refusals import Refusal, accept
 from redis_replay._redis.run_scripts import Bury
 
@@ -96,8 +96,8 @@ class Collector:
         """Return payload keys that no slot, record or dead entry knows, seen in two calls running.
 
         A writer that was killed between its payload and its commit, and whose slot ended before the
-        payload was written, leaves such a key. Call again after a lease; the keys returned are
-        freed. May be repeated.
+        payload was written, leaves such a key; so does one that wrote columns after its claim was
+        given back. Call again after a lease; the keys returned are freed. May be repeated.
         """
         known = await self._known_keys()
         unknown = {key async for key in self._payload_keys() if _base_of(key) not in known}
@@ -118,9 +118,15 @@ class Collector:
             ],
             atomic=True,
         )
-        live = (group_field(i.decode(), int(r.split(b" ")[2])) for i, r in slots.items())
+        live = [SlotRecord.parse(group_id, record) for group_id, record in slots.items()]
         entries: Iterable[str] = (entry.decode() for entry in [*records, *dead, *condemned])
-        return {_base_of(self._key_of(entry)) for entry in (*entries, *live)}
+        attempts = (group_field(slot.group_id, slot.fence) for slot in live)
+        columns = (
+            keyspace.written(slot.group_id, slot.payload_fence or 0, slot.written)
+            for slot in live
+            if slot.written is not None
+        )
+        return {*map(self._key_of, (*entries, *attempts)), *columns}
 
     async def _payload_keys(self) -> AsyncIterator[str]:
         pattern = self.gateway.keyspace.payload_prefix + "*"
@@ -133,6 +139,6 @@ class Collector:
 
 
 def _base_of(key: str) -> str:
-    """Return a payload key without its chunk or written-columns suffix."""
+    """Return a payload key without its chunk's suffix."""
     head, _, tail = key.rpartition(":")
-    return head if tail[:1] in ("c", "w") else key
+    return head if tail[:1] == "c" else key

@@ -132,6 +132,24 @@ async def test_payload_that_a_killed_zombie_wrote_is_freed(runs: Runs) -> None:
         assert kept == set(await runs.payload_keys())
 
 
+async def test_columns_that_a_killed_zombie_wrote_to_a_live_group_are_freed(runs: Runs) -> None:
+    async with stale_host(runs) as (store, host):
+        await store.collect_garbage()
+        kept = set(await runs.payload_keys())
+        [slot] = [slot for slot in await store.buffer.slots() if slot.group_id == "c"]
+        assert slot.payload_fence is not None
+        keyspace = store.buffer.session.link.gateway.keyspace
+        late = keyspace.written("c", slot.payload_fence, host.trainer.batches[0])
+        await runs.client.hset(late, "0:x", b"late")
+        await store.buffer.claim_for_training(["c"])
+        await store.samples.put_samples(["c_g0"], fields={"x": [1]})
+        assert [] == await store.find_orphans()
+        assert [late] == await store.find_orphans()
+        [row] = await store.samples.get_samples(["c_g0"], select_fields=["x"])
+        assert 1 == row["x"]
+        assert len(kept) + 1 == len(await runs.payload_keys())
+
+
 async def test_a_dispatcher_at_the_gate_learns_of_a_restore(runs: Runs) -> None:
     async with stale_host(runs, restored=False) as (store, host):
         for index in range(2):
