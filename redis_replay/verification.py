@@ -15,6 +15,8 @@ from redis_replay.payloads import decode_group
 from redis_replay.saved_state import SavedState, read_saved
 
 _SLICE: Final = 256
+_NEEDED: Final = frozenset({b"trainer_version", b"dispatch_index"})
+"""Fields of the control record without which there is nothing to go on with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,9 @@ async def verify_checkpoint(
     expected = record.reserved + record.ready + record.claimed + record.quarantined
     if len(saved.slots) != expected:
         problems.append(f"it has {len(saved.slots)} groups, written were {expected}")
+    absent = sorted(name.decode() for name in _NEEDED - saved.meta.keys())
+    if absent:
+        problems.append(f"its control record lacks {absent}")
     damaged = await find_damaged(gateway, saved, group_size=group_size, deep=deep)
     unfinished = tuple(slot.group_id for slot in saved.unfinished)
     return CheckpointVerification(

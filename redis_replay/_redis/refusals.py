@@ -245,6 +245,10 @@ REFUSALS: Final[Mapping[str, Builder]] = {
         errors.CheckpointDamaged,
         "checkpoint {0!r} is {1}, not complete: its import never ended. Import it again.",
     ),
+    "CHECKPOINT_DAMAGED": _checkpoint(
+        errors.CheckpointDamaged,
+        "the control record of checkpoint {0!r} is not whole; nothing was changed",
+    ),
     "CHECKPOINT_SETTINGS": _plain(
         errors.CheckpointMismatch,
         "the checkpoint was made with {0} {1} and the run has {2}; nothing was changed. Restore it "

@@ -16,7 +16,7 @@ from redis_replay import (
     create_sampler,
     errors,
 )
-from redis_replay._redis.checkpoint_scripts import Condemn, CreateCheckpoint
+from redis_replay._redis.checkpoint_scripts import Condemn, CreateCheckpoint, Restore
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import unpack_items
 from redis_replay._redis.refusals import REFUSALS
@@ -269,6 +269,16 @@ async def checkpoint_building(runs: Runs, store: Any) -> Met:
     return errors.CheckpointDamaged, "'a' is building", store.checkpoints.restore("a")
 
 
+async def checkpoint_damaged(runs: Runs, store: Any) -> Met:
+    await store.checkpoints.create("a")
+    record = await store.checkpoints.record("a")
+    keyspace = store.buffer.session.link.gateway.keyspace
+    await runs.client.delete(keyspace.saved(record.saved_id, Key.META))
+    call = Restore("a", "all", "", "token", (record.saved_id,), ())
+    sent = raised(send_plain(store.buffer.session, call))
+    return errors.CheckpointDamaged, "record of checkpoint 'a' is not whole", sent
+
+
 async def checkpoint_settings(runs: Runs, store: Any) -> Met:
     await create_sampler(store.buffer, WindowedSamplerConfig()).flush()  # type: ignore[attr-defined]
     await store.checkpoints.create("a")
@@ -336,6 +346,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "CHECKPOINT_EXISTS": checkpoint_exists,
     "CHECKPOINTS_FULL": checkpoints_full,
     "CHECKPOINT_BUILDING": checkpoint_building,
+    "CHECKPOINT_DAMAGED": checkpoint_damaged,
     "CHECKPOINT_SETTINGS": checkpoint_settings,
     "CHECKPOINT_CAPACITY": checkpoint_capacity,
     "CHECKPOINT_STEPS": checkpoint_steps,

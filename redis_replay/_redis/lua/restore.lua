@@ -10,7 +10,8 @@
 -- Args: name mode incomplete token saved_ids damaged
 -- States: none -> reserved ready quarantined removed
 -- Returns: groups ready, tickets, groups quarantined, batches to dispatch again, groups left out, the store epoch
--- Refusals: NO_CHECKPOINT CHECKPOINT_BUILDING CHECKPOINT_SETTINGS CHECKPOINT_CAPACITY CHECKPOINT_STEPS
+-- Refusals: NO_CHECKPOINT CHECKPOINT_BUILDING CHECKPOINT_DAMAGED CHECKPOINT_SETTINGS CHECKPOINT_CAPACITY
+--   CHECKPOINT_STEPS
 -- include: checkpoint
 -- include: revive
 -- include: swap
@@ -22,26 +23,30 @@ if not found or found.id ~= args.saved_ids[1] then return control.head('NO_CHECK
 if found.state ~= 'complete' then return control.head('CHECKPOINT_BUILDING', args.name, found.state) end
 refusal = swap.unlike()
 if refusal then return refusal end
-local kept = redis.call('HMGET', saved[1].meta, 'trainer_version', 'dispatch_index', 'admitted')
-local settings = redis.call('HMGET', keys.meta, 'groups_per_step', 'capacity')
+local kept = redis.call('HMGET', saved[1].meta, 'trainer_version', 'dispatch_index', 'admitted', 'policy')
+local version, cursor = tonumber(kept[1] or ''), tonumber(kept[2] or '')
+if not (version and cursor) then return control.head('CHECKPOINT_DAMAGED', args.name) end
+local settings = redis.call('HMGET', keys.meta, 'groups_per_step', 'capacity', 'policy')
+local switched = kept[4] and settings[3] and kept[4] ~= settings[3]
+if switched and control.window then cursor = math.max(cursor, version - 1) end -- D22
 local groups_per_step, capacity = tonumber(settings[1] or ''), tonumber(settings[2])
 if args.incomplete ~= '' and not groups_per_step then return control.head('CHECKPOINT_STEPS') end
-local version, cursor, fence = tonumber(kept[1]), tonumber(kept[2]), control.draw('next_fence', 1)
-local slots, left, highest, counts = revive.plan(groups_per_step or 0, version, fence)
-local placed = revive.placed(slots)
-if placed > capacity then return control.head('CHECKPOINT_CAPACITY', settings[2], text.whole(placed)) end
+local plan = revive.plan(groups_per_step or 0, version, control.draw('next_fence', 1))
+plan.stamped = plan.stamped or kept[4] == 'in_order'
+if plan.placed > capacity then return control.head('CHECKPOINT_CAPACITY', settings[2], text.whole(plan.placed)) end
 
-swap.bury_live(slots)
+swap.bury_live(plan.slots)
 swap.exchange()
-local open = kept[3] and revive.open_indexes(groups_per_step or 0, version, cursor, counts) or {}
+local open = kept[3] and revive.open_indexes(plan, groups_per_step or 0, version, cursor) or {}
 for _, index in ipairs(open) do
   redis.call('HSET', keys.admissions, index, '0 restore')
-  redis.call('HDEL', keys.steps, index .. ':lost', index .. ':replaced')
+  redis.call('HDEL', keys.steps, index .. ':lost', index .. ':replaced', index .. ':borrowed', index .. ':lent')
 end
+if args.mode == 'none' then redis.call('HDEL', keys.steps, 'carry:lost', 'carry:replaced') end
 control.version, control.cursor = version, cursor
-local totals = refill.groups(slots, left)
+local totals = refill.groups(plan.slots, plan.left)
 local answer = { text.whole(totals.ready), text.whole(totals.reserved), text.whole(totals.quarantined),
-  text.whole(#open), text.whole(#left), text.whole(args.store_epoch + 1) }
-refill.meta(text.pack(answer), highest)
+  text.whole(#open), text.whole(#plan.left), text.whole(args.store_epoch + 1) }
+refill.meta(text.pack(answer), plan.highest)
 control.close('restore', {}, '')
 return control.head('OK', unpack(answer))
