@@ -40,9 +40,11 @@ from redis_replay.demo.settings import (
     LEAST_STEPS,
     LEAST_WORKERS,
     SUPERVISOR,
+    TRAINER,
     WorkerOrders,
     log_folder,
     model_folder,
+    rollout_owner,
     sampler_config,
 )
 from redis_replay.demo.supervisor import Inventory, Supervisor
@@ -137,9 +139,8 @@ def _run(options: DemoOptions, run: str, place: _Place, console: Console, begun:
         )
         if place.lease is None:
             narrator.say("The server is yours, so it is not killed; the processes are.")
-        supervisor = Supervisor(
-            orders, options.workers, KillPlan(points), narrator, server=place.lease
-        )
+        owners = [TRAINER, *(rollout_owner(number + 1) for number in range(options.workers))]
+        supervisor = Supervisor(orders, owners, KillPlan(points), narrator, server=place.lease)
         inventory: Inventory = anyio.run(supervisor.run)
         narrator.say("All processes have left. Reading their logs.")
     verdict = judge(read_logs(log_folder(place.folder)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from redis_replay.demo.settings import GROUPS_PER_STEP
+from redis_replay.demo.settings import GROUPS_PER_STEP, TRAINER
 from redis_replay.demo.witness import Kind, Line, Result, group_ids
 
 
@@ -60,6 +60,21 @@ class Kill:
     held: int
 
 
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """What is to be killed now.
+
+    Attributes:
+        owners: Processes, by owner name.
+        server: Whether the server is.
+        delay_seconds: So long after the process that wrote the line may go on; 0 is before that.
+    """
+
+    owners: frozenset[str] = frozenset()
+    server: bool = False
+    delay_seconds: float = 0.0
+
+
 def draw_kill_points(*, seed: int, steps: int, server: bool) -> list[KillPoint]:
     """Return the kill points of a run in order, no two at one step."""
     rng = random.Random(seed)
@@ -102,6 +117,20 @@ class KillPlan:
             return None
         return point.victim
 
+    def aim(self, line: Line, *, step: int, held: int, in_flight: int) -> Strike | None:
+        """Return the same as processes and server; `strike`."""
+        victim = self.strike(line, step=step, held=held)
+        if victim is None:
+            return None
+        if victim is Victim.SERVER:
+            return Strike(server=True)
+        return Strike(owners=frozenset({line.who}))
+
+    def note_death(self, owner: str, *, step: int, held: int) -> None:
+        """Put the kill back if its victim held nothing any more when it died."""
+        if not held:
+            self.miss(Victim.TRAINER if owner == TRAINER else Victim.ROLLOUT, step=step)
+
     def miss(self, victim: Victim, *, step: int) -> None:
         """Put a kill back that came too late: its victim held nothing any more."""
         self.points = [replace(point, step=max(point.step, step + 1)) for point in self.points]
@@ -115,16 +144,21 @@ def _is_chance(line: Line, point: KillPoint, held: int) -> bool:
 
 
 def held_groups(lines: Iterable[Line]) -> set[str]:
-    """Return the groups that a process holds after what its log says, as far as it could know.
+    """Return the groups that a process holds after what its log says, as far as it could know."""
+    held: set[str] = set()
+    for line in lines:
+        note_held(held, line)
+    return held
+
+
+def note_held(held: set[str], line: Line) -> None:
+    """Change the set of groups that a process holds by the next line of its log.
 
     A process that was about to settle or commit is taken not to hold the groups of that call.
     """
-    held: set[str] = set()
-    for line in lines:
-        if line.kind is Kind.INTENT and line.call == "commit_step":
-            held.clear()
-        elif line.kind is Kind.INTENT and line.call in ("commit", "abort"):
-            held.discard(line.facts["group"])
-        elif line.result is Result.OK and line.call in ("cut", "tickets", "select"):
-            held.update(group_ids(line.facts))
-    return held
+    if line.kind is Kind.INTENT and line.call == "commit_step":
+        held.clear()
+    elif line.kind is Kind.INTENT and line.call in ("commit", "abort"):
+        held.discard(line.facts["group"])
+    elif line.result is Result.OK and line.call in ("cut", "tickets", "select"):
+        held.update(group_ids(line.facts))

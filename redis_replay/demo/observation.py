@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from redis_replay import ReplayStore
 from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.cut import DataPlaneMutationCut
 
@@ -23,19 +24,24 @@ class Attached(Protocol):
         ...
 
 
-async def look_at(session: Attached) -> dict[str, Any]:
-    """Read trainer version, loader position and every live group with its state.
+async def look_at(store: ReplayStore, session: Attached) -> dict[str, Any]:
+    """Read store epoch, trainer version, loader position and every live group with its state.
 
-    Attaches the session first, so nothing of an older session of the same name can follow.
+    Of a committed group also which attempt committed it. Attaches the session first, so nothing of
+    an older session of the same name can follow.
     """
     async with session.mutation() as cut:
         loader_state = cut.loader_state
     slots = await session.buffer.slots()
     stats = await session.buffer.stats()
     return {
+        "store_epoch": store.run.store_epoch,
         "trainer_version": stats.trainer_version,
         "prompts": position_of(loader_state),
         "slots": {slot.group_id: slot.state.value for slot in slots},
+        "payloads": {
+            slot.group_id: slot.payload_fence for slot in slots if slot.payload_fence is not None
+        },
     }
 
 

@@ -15,7 +15,7 @@ An answer ends with a space or at eight characters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -93,6 +93,46 @@ class ForwardPass:
     output: FloatArray
 
 
+def write_answers(
+    windows: TokenArray,
+    *,
+    draws: FloatArray | None,
+    logprobs_of: Callable[[TokenInputs], FloatArray],
+) -> list[Generation]:
+    """Write one answer a row, a token at a time, until each has ended.
+
+    Args:
+        windows: int32[S, 64], what is visible of each row's question.
+        draws: float64[S, 8] in 0..1, what the tokens are drawn by; ``None`` takes the likeliest.
+        logprobs_of: The network: float64[S, V] for the next token of each row.
+    """
+    count = len(windows)
+    rows = np.arange(count)
+    tokens = np.zeros((count, MAX_ANSWER_TOKENS), dtype=np.int32)
+    logprobs = np.zeros((count, MAX_ANSWER_TOKENS), dtype=np.float32)
+    lengths = np.zeros(count, dtype=np.int64)
+    previous = np.full(count, EMPTY_TOKEN, dtype=np.int32)
+    writing = np.ones(count, dtype=np.bool_)
+    for position in range(MAX_ANSWER_TOKENS):
+        positions = np.full(count, position, dtype=np.int32)
+        row_logprobs = logprobs_of(TokenInputs(windows, positions, previous))
+        if draws is None:
+            previous = row_logprobs.argmax(axis=1).astype(np.int32)
+        else:
+            below = np.exp(row_logprobs).cumsum(axis=1) < draws[:, position, None]
+            previous = np.minimum(below.sum(axis=1), VOCABULARY_SIZE - 1).astype(np.int32)
+        tokens[:, position] = previous
+        logprobs[:, position] = row_logprobs[rows, previous]
+        lengths += writing
+        writing &= previous != STOP_TOKEN
+        if not writing.any():
+            break
+    return [
+        Generation(tokens[row, :length], logprobs[row, :length])
+        for row, length in enumerate(lengths.tolist())
+    ]
+
+
 class Policy:
     """The network. ``weights`` is a flat dict of ``float64`` arrays (see `WEIGHT_SHAPES`)."""
 
@@ -168,40 +208,20 @@ class Policy:
         self, prompt_ids: TokenArray, *, rng: np.random.Generator, count: int
     ) -> list[Generation]:
         """Sample ``count`` answers; the same weights and generator state give the same answers."""
-        return self._generate(np.tile(prompt_window(prompt_ids), (count, 1)), rng=rng)
+        return self.sample_by(prompt_ids, draws=rng.random((MAX_ANSWER_TOKENS, count)).T)
+
+    def sample_by(self, prompt_ids: TokenArray, *, draws: FloatArray) -> list[Generation]:
+        """Sample an answer for each row of ``draws``, ``float64[S, 8]`` in 0..1, one per token."""
+        windows = np.tile(prompt_window(prompt_ids), (len(draws), 1))
+        return write_answers(windows, draws=draws, logprobs_of=self._logprobs)
 
     def greedy(self, prompts: Sequence[TokenArray]) -> list[Generation]:
         """Return the answer made of the likeliest characters, for each of the prompts."""
-        return self._generate(np.stack([prompt_window(p) for p in prompts]), rng=None)
+        windows = np.stack([prompt_window(p) for p in prompts])
+        return write_answers(windows, draws=None, logprobs_of=self._logprobs)
 
-    def _generate(
-        self, windows: TokenArray, *, rng: np.random.Generator | None
-    ) -> list[Generation]:
-        count = len(windows)
-        rows = np.arange(count)
-        tokens = np.zeros((count, MAX_ANSWER_TOKENS), dtype=np.int32)
-        logprobs = np.zeros((count, MAX_ANSWER_TOKENS), dtype=np.float32)
-        lengths = np.zeros(count, dtype=np.int64)
-        previous = np.full(count, EMPTY_TOKEN, dtype=np.int32)
-        writing = np.ones(count, dtype=np.bool_)
-        for position in range(MAX_ANSWER_TOKENS):
-            positions = np.full(count, position, dtype=np.int32)
-            row_logprobs = self.forward(TokenInputs(windows, positions, previous)).logprobs
-            if rng is None:
-                previous = row_logprobs.argmax(axis=1).astype(np.int32)
-            else:
-                below = np.exp(row_logprobs).cumsum(axis=1) < rng.random((count, 1))
-                previous = np.minimum(below.sum(axis=1), VOCABULARY_SIZE - 1).astype(np.int32)
-            tokens[:, position] = previous
-            logprobs[:, position] = row_logprobs[rows, previous]
-            lengths += writing
-            writing &= previous != STOP_TOKEN
-            if not writing.any():
-                break
-        return [
-            Generation(tokens[row, :length], logprobs[row, :length])
-            for row, length in enumerate(lengths.tolist())
-        ]
+    def _logprobs(self, inputs: TokenInputs) -> FloatArray:
+        return self.forward(inputs).logprobs
 
     def arrays(self) -> dict[str, FloatArray]:
         """Return the weights under the names they have in a file."""

@@ -17,14 +17,14 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from redis_replay.demo.failure import DemoFailed
-from redis_replay.demo.settings import TRAINER, WorkerOrders
+from redis_replay.demo.settings import WorkerOrders
 from redis_replay.demo.witness import Line
 from redis_replay.store import URL_VARIABLE
 
-_MODULES: Final = {True: "worker_trainer", False: "worker_rollout"}
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 _LONGEST_LINE_BYTES: Final = 1 << 20
 _LAST_WORDS: Final = 12
+_LEAVE: Final = b"."
 
 
 @dataclass
@@ -56,7 +56,14 @@ class Worker:
             except (anyio.EndOfStream, anyio.IncompleteRead):
                 break
             on_line(Line.from_json(text.decode()))
+            if self.orders.in_lockstep and not self.killed:
+                await self._let_go_on()
         await self.process.wait()
+
+    async def _let_go_on(self) -> None:
+        assert self.process.stdin is not None
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self.process.stdin.send(_LEAVE)
 
     def raise_for_status(self) -> None:
         """Return if it did its work to the end.
@@ -75,10 +82,9 @@ class Worker:
 @asynccontextmanager
 async def start_worker(orders: WorkerOrders) -> AsyncGenerator[Worker]:
     """Start a worker process; leaving the block kills it if it still runs, and waits for it."""
-    module = f"redis_replay.demo.{_MODULES[orders.owner == TRAINER]}"
     with error_path(orders).open("wb") as errors:
         process = await anyio.open_process(
-            [sys.executable, "-m", module, orders.to_json()],
+            [sys.executable, "-m", orders.module, orders.to_json()],
             stdin=PIPE,
             stdout=PIPE,
             stderr=errors,

@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from redis_replay.errors import ConfigurationError
 from redis_replay.opening import open_store
@@ -77,7 +77,7 @@ class WorkerOrders:
         return json.dumps({name: value for name, value in asdict(self).items() if name != "url"})
 
     @classmethod
-    def from_json(cls, text: str) -> WorkerOrders:
+    def from_json(cls, text: str) -> Self:
         """Read the argument, and the address from the environment."""
         return cls(url=os.environ[URL_VARIABLE], **json.loads(text))
 
@@ -86,11 +86,42 @@ class WorkerOrders:
         return open_store(
             self.url,
             run=self.run,
-            capacity=CAPACITY,
-            group_size=GROUP_SIZE,
-            groups_per_step=GROUPS_PER_STEP,
+            capacity=self.capacity,
+            group_size=self.group_size,
+            groups_per_step=self.groups_per_step,
             deadline_seconds=deadline_seconds,
         )
+
+    @property
+    def group_size(self) -> int:
+        """Answers in each group."""
+        return GROUP_SIZE
+
+    @property
+    def groups_per_step(self) -> int:
+        """Groups in one training batch."""
+        return GROUPS_PER_STEP
+
+    @property
+    def capacity(self) -> int:
+        """Places of the buffer."""
+        return CAPACITY
+
+    @property
+    def sampler_config(self) -> SamplerConfig:
+        """Settings of the sampler."""
+        return sampler_config(self.sampler)
+
+    @property
+    def module(self) -> str:
+        """The module that this process runs."""
+        role = "trainer" if self.owner == TRAINER else "rollout"
+        return f"redis_replay.demo.worker_{role}"
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether the process goes on after a line of its log only when the supervisor says so."""
+        return False
 
     @property
     def log_path(self) -> Path:

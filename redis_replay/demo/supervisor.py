@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -18,10 +19,10 @@ from anyio.abc import TaskGroup
 
 from redis_replay.audit import AuditReport
 from redis_replay.demo.failure import DemoFailed
-from redis_replay.demo.kills import Kill, KillPlan, Victim, held_groups
+from redis_replay.demo.kills import Kill, Strike, Victim, held_groups, note_held
 from redis_replay.demo.observation import SEEN_STORE, look_at
 from redis_replay.demo.processes import Worker, start_worker
-from redis_replay.demo.settings import SUPERVISOR, TRAINER, WorkerOrders, rollout_owner
+from redis_replay.demo.settings import SUPERVISOR, TRAINER, WorkerOrders
 from redis_replay.demo.witness import Line, Result, Witness, read_log
 from redis_replay.errors import ConfigurationError, EmbeddedServerError
 from redis_replay.types import BufferStats
@@ -38,6 +39,25 @@ class PrivateServer(Protocol):
     @property
     def server_pid(self) -> int:
         """Its process as it runs now."""
+        ...
+
+
+class Plan(Protocol):
+    """What is killed when."""
+
+    def aim(self, line: Line, *, step: int, held: int, in_flight: int) -> Strike | None:
+        """Return what to kill now that a process wrote this line.
+
+        Args:
+            line: What it wrote.
+            step: The step being trained.
+            held: Groups that this process holds.
+            in_flight: Groups that any process holds, claimed or reserved.
+        """
+        ...
+
+    def note_death(self, owner: str, *, step: int, held: int) -> None:
+        """Learn what a killed process held, by its own log."""
         ...
 
 
@@ -67,18 +87,19 @@ class Supervisor:
 
     Attributes:
         orders: Orders of a worker, whose owner and life are filled in for each.
+        owners: Owner names of the workers.
         server: The server to kill, ``None`` when it is not ours to kill.
         kills: What was killed.
     """
 
     orders: WorkerOrders
-    workers: int
-    plan: KillPlan
+    owners: Sequence[str]
+    plan: Plan
     voice: Voice
     server: PrivateServer | None
     kills: list[Kill] = field(default_factory=list[Kill])
     _alive: dict[str, Worker] = field(default_factory=dict[str, Worker])
-    _lines: dict[str, list[Line]] = field(default_factory=lambda: defaultdict(list[Line]))
+    _held: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set[str]))
     _rewards: dict[int, float] = field(default_factory=dict[int, float])
     _step: int = 0
     _patience: anyio.CancelScope = field(init=False)
@@ -92,11 +113,10 @@ class Supervisor:
             StoreError: the server cannot be used.
         """
         await self._create_run()
-        owners = [TRAINER, *(rollout_owner(number + 1) for number in range(self.workers))]
         with anyio.move_on_after(_PATIENCE_SECONDS) as self._patience:
             try:
                 async with anyio.create_task_group() as group:
-                    for owner in owners:
+                    for owner in self.owners:
                         group.start_soon(self._keep, owner, group)
             except ExceptionGroup as errors:
                 failures, others = errors.split(DemoFailed)
@@ -122,7 +142,7 @@ class Supervisor:
         """Keep a process of the owner running until one has done its work."""
         for life in range(1_000_000):
             orders = replace(self.orders, owner=owner, life=life)
-            self._lines[owner].clear()
+            self._held[owner].clear()
             async with start_worker(orders) as worker:
                 self._alive[owner] = worker
                 await worker.listen(lambda line: self._heard(line, group))
@@ -132,18 +152,37 @@ class Supervisor:
             self._account_for(worker)
 
     def _heard(self, line: Line, group: TaskGroup) -> None:
-        self._lines[line.who].append(line)
-        worker = self._alive[line.who]
+        held = self._held[line.who]
+        note_held(held, line)
         if line.call == "commit_step" and line.who == TRAINER:
             self._heard_of_step(line)
-        if worker.killed or not self.plan.points:
+        if self._alive[line.who].killed:
             return
-        held = len(held_groups(self._lines[line.who]))
-        victim = self.plan.strike(line, step=self._step, held=held)
-        if victim is Victim.SERVER:
-            group.start_soon(self._kill_server)
-        elif victim is not None:
-            worker.kill()
+        strike = self.plan.aim(
+            line, step=self._step, held=len(held), in_flight=len(self._in_flight())
+        )
+        if strike is None:
+            return
+        if strike.delay_seconds:
+            group.start_soon(self._execute_later, strike, group)
+        else:
+            self._execute(strike, group)
+
+    def _in_flight(self) -> set[str]:
+        return set().union(*self._held.values())
+
+    async def _execute_later(self, strike: Strike, group: TaskGroup) -> None:
+        await anyio.sleep(strike.delay_seconds)
+        self._execute(strike, group)
+
+    def _execute(self, strike: Strike, group: TaskGroup) -> None:
+        if strike.server:
+            assert self.server is not None
+            pid = self.server.server_pid
+            os.kill(pid, signal.SIGKILL)
+            group.start_soon(self._await_server, pid)
+        for owner in strike.owners:
+            self._alive[owner].kill()
 
     def _heard_of_step(self, line: Line) -> None:
         if "reward" in line.facts:
@@ -165,15 +204,10 @@ class Supervisor:
             f"Killed {owner} (process {worker.pid}) with SIGKILL at step {self._step}, {state}. "
             "Starting it again under the same name."
         )
-        if not held:
-            victim = Victim.TRAINER if owner == TRAINER else Victim.ROLLOUT
-            self.plan.miss(victim, step=self._step)
+        self.plan.note_death(owner, step=self._step, held=held)
 
-    async def _kill_server(self) -> None:
-        assert self.server is not None
-        held = sum(len(held_groups(lines)) for lines in self._lines.values())
-        pid, begun = self.server.server_pid, time.monotonic()
-        os.kill(pid, signal.SIGKILL)
+    async def _await_server(self, pid: int) -> None:
+        held, begun = len(self._in_flight()), time.monotonic()
         self.kills.append(Kill(Victim.SERVER.value, self._step, held))
         self.voice.say(
             f"Killed the server (process {pid}) with SIGKILL at step {self._step}, while {held} "
@@ -203,7 +237,7 @@ class Supervisor:
         witness = Witness(orders.log_path, who=SUPERVISOR)
         try:
             async with orders.open_store() as store:
-                witness.saw(SEEN_STORE, **await look_at(store))
+                witness.saw(SEEN_STORE, **await look_at(store, store))
                 return Inventory(await store.stats(), await store.audit())
         finally:
             witness.close()

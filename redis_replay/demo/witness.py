@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -99,11 +99,20 @@ class Witness:
         who: Owner name.
         life: Which process of that name.
         echo: Where each line is repeated once it is on disk.
+        go_on: Called after each line; the process goes on when it returns.
     """
 
-    def __init__(self, path: Path, *, who: str, life: int = 0, echo: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        who: str,
+        life: int = 0,
+        echo: TextIO | None = None,
+        go_on: Callable[[], object] | None = None,
+    ) -> None:
         self._stream = path.open("a", encoding="utf-8")
-        self._who, self._life, self._echo = who, life, echo
+        self._who, self._life, self._echo, self._go_on = who, life, echo, go_on
         self._number = 0
 
     def close(self) -> None:
@@ -152,6 +161,8 @@ class Witness:
         if self._echo is not None:
             self._echo.write(line + "\n")
             self._echo.flush()
+        if self._go_on is not None:
+            self._go_on()
 
 
 def read_log(path: Path) -> list[Line]:

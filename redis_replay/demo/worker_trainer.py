@@ -25,7 +25,6 @@ from redis_replay.demo.settings import (
     LEASE_SECONDS,
     LOOKAHEAD_VERSIONS,
     WorkerOrders,
-    sampler_config,
 )
 from redis_replay.demo.witness import Witness
 from redis_replay.demo.worker import main
@@ -50,7 +49,7 @@ async def _serve(store: ReplayStore, orders: WorkerOrders, witness: Witness) -> 
             with witness.calling("attach") as found:
                 await stack.enter_async_context(session)
                 found["epoch"] = session.epoch
-            witness.saw(SEEN_STORE, **await look_at(session))
+            witness.saw(SEEN_STORE, **await look_at(store, session))
             await Trainer(session, orders, witness).run()
             with witness.calling("detach"):
                 await stack.aclose()
@@ -71,7 +70,7 @@ class Trainer:
     optimizer: Adam = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sampler = create_sampler(self.session.buffer, sampler_config(self.orders.sampler))
+        self.sampler = create_sampler(self.session.buffer, self.orders.sampler_config)
         self._load(self.session.trainer_version)
 
     def _load(self, version: int) -> None:
@@ -141,4 +140,4 @@ class Trainer:
 
 
 if __name__ == "__main__":
-    main(work)
+    main(work, WorkerOrders)
