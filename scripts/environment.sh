@@ -1,7 +1,7 @@
 # Sourced by the commands beside it: a virtual environment with this project installed, made once.
 #
-#   prepare_environment EXTRA    installs the project with an extra; a later call with an unchanged
-#                                pyproject.toml does nothing
+#   prepare_environment EXTRA    installs the project with an extra, or several (demo,torch); a later call
+#                                with an unchanged pyproject.toml does nothing
 #
 # One dependency of the demo's task package is C source only. Where no compiler is found the task
 # package is installed without it: the demo's own task does not use it.
@@ -55,7 +55,7 @@ install_project() {
     return
   fi
   printf 'There is no C compiler here; installing the task package without its compiled part.\n' >&2
-  if [ "$extra" = dev ]; then extra=picture,checks; else extra=picture; fi
+  if [ "$extra" = dev ]; then extra=picture,checks; else extra=${extra/demo/picture}; fi
   install --editable "$project[$extra]"
   install --no-deps --requirement "$project/scripts/tasks-without-compiler.txt"
 }
@@ -66,7 +66,8 @@ prepare_environment() {
   for stamp in "$venv"/installed-*; do
     [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] || rm -f "$stamp"
   done
-  [ ! -e "$venv/installed-dev" ] && [ ! -e "$venv/installed-$extra" ] || return 0
+  [ ! -e "$venv/installed-$extra" ] || return 0
+  [ "$extra" != demo ] || [ ! -e "$venv/installed-dev" ] || return 0
   # Without pip it is one that was not finished.
   "$venv/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
   printf 'Installing redis-replay[%s]; the first time this takes a minute or two ...\n' "$extra" >&2

@@ -85,7 +85,7 @@ def run_demo(options: DemoOptions) -> int:
     _check(options)
     run = options.run or f"demo-{secrets.token_hex(4)}"
     try:
-        with _ending_in_order(), _place(options, run, console) as place:
+        with ending_in_order(), _place(options, run, console) as place:
             outcome = _run(options, run, place, console, begun)
             draw(place.picture, outcome)
             print_report(console, outcome)
@@ -161,7 +161,7 @@ def _held_out_reward(policy: Policy) -> float:
 
 
 @contextmanager
-def _ending_in_order() -> Generator[None]:
+def ending_in_order() -> Generator[None]:
     """Turn SIGTERM into an interrupt, so that processes and folders are cleared away."""
     if threading.current_thread() is not threading.main_thread():
         yield

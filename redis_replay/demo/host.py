@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import anyio
 
@@ -40,12 +40,12 @@ _PLACE_SECONDS: Final = 0.02
 
 
 @dataclass
-class Host(ABC):
+class Host(ABC, Generic[Orders]):
     """The work of one session."""
 
     store: ReplayStore
     session: RolloutSession
-    orders: WorkerOrders
+    orders: Orders
     witness: Witness
     sampler: PromptGroupSampler = field(init=False)
     admission: TransactionalAdmissionSampler = field(init=False)
@@ -61,6 +61,10 @@ class Host(ABC):
     @abstractmethod
     async def prepare(self) -> None:
         """Get ready to begin groups, before any is reserved or taken."""
+
+    def is_wanted(self, cut: DataPlaneMutationCut) -> bool:
+        """Return whether the batch that a cut would dispatch is to be."""
+        return True
 
     @abstractmethod
     def version_of_batch(self, stamp: int | None) -> int:
@@ -78,7 +82,7 @@ class Host(ABC):
         """Work until the trainer version reaches the number of steps."""
         self._warm_up()
         while self.store.trainer_version < self.orders.steps:
-            for reservation in await self._take_tickets() or await self.dispatch():
+            for reservation in await self._take_tickets() or await self._dispatch():
                 await self._fulfil(reservation)
 
     def _warm_up(self) -> None:
@@ -99,7 +103,7 @@ class Host(ABC):
             found["groups"] = [reservation.group_id for reservation in taken]
         return taken
 
-    async def dispatch(self) -> list[Reservation]:
+    async def _dispatch(self) -> list[Reservation]:
         """Admit a batch and reserve its groups in one cut; nothing when the gate stays closed."""
         with anyio.move_on_after(_LOOK_SECONDS) as waiting:
             await self.admission.wait_until_admissible(
@@ -111,6 +115,9 @@ class Host(ABC):
         try:
             async with AsyncExitStack() as stack:
                 cut = await stack.enter_async_context(self.session.mutation())
+                if not self.is_wanted(cut):
+                    await anyio.sleep(_PLACE_SECONDS)
+                    return []
                 with self.witness.calling("cut", **self._plan(cut)) as found:
                     await stack.aclose()
                     found["groups"] = [r.group_id for r in cut.reservations]
@@ -165,7 +172,7 @@ class Host(ABC):
 async def serve(
     orders: Orders,
     witness: Witness,
-    host: Callable[[ReplayStore, RolloutSession, Orders, Witness], Host],
+    host: Callable[[ReplayStore, RolloutSession, Orders, Witness], Host[Orders]],
 ) -> None:
     """Serve until the run has made its steps.
 
@@ -181,7 +188,7 @@ async def _serve_store(
     store: ReplayStore,
     orders: Orders,
     witness: Witness,
-    host: Callable[[ReplayStore, RolloutSession, Orders, Witness], Host],
+    host: Callable[[ReplayStore, RolloutSession, Orders, Witness], Host[Orders]],
 ) -> bool:
     """Return whether the run has made its steps, or the store has to be opened again."""
     while True:

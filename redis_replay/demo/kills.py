@@ -117,7 +117,7 @@ class KillPlan:
             return None
         return point.victim
 
-    def aim(self, line: Line, *, step: int, held: int, in_flight: int) -> Strike | None:
+    def aim(self, line: Line, *, step: int, held: int) -> Strike | None:
         """Return the same as processes and server; `strike`."""
         victim = self.strike(line, step=step, held=held)
         if victim is None:

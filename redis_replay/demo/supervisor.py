@@ -45,14 +45,13 @@ class PrivateServer(Protocol):
 class Plan(Protocol):
     """What is killed when."""
 
-    def aim(self, line: Line, *, step: int, held: int, in_flight: int) -> Strike | None:
+    def aim(self, line: Line, *, step: int, held: int) -> Strike | None:
         """Return what to kill now that a process wrote this line.
 
         Args:
             line: What it wrote.
             step: The step being trained.
-            held: Groups that this process holds.
-            in_flight: Groups that any process holds, claimed or reserved.
+            held: Groups that this process holds beside that of the line.
         """
         ...
 
@@ -158,18 +157,13 @@ class Supervisor:
             self._heard_of_step(line)
         if self._alive[line.who].killed:
             return
-        strike = self.plan.aim(
-            line, step=self._step, held=len(held), in_flight=len(self._in_flight())
-        )
+        strike = self.plan.aim(line, step=self._step, held=len(held))
         if strike is None:
             return
         if strike.delay_seconds:
             group.start_soon(self._execute_later, strike, group)
         else:
             self._execute(strike, group)
-
-    def _in_flight(self) -> set[str]:
-        return set().union(*self._held.values())
 
     async def _execute_later(self, strike: Strike, group: TaskGroup) -> None:
         await anyio.sleep(strike.delay_seconds)
@@ -207,7 +201,7 @@ class Supervisor:
         self.plan.note_death(owner, step=self._step, held=held)
 
     async def _await_server(self, pid: int) -> None:
-        held, begun = len(self._in_flight()), time.monotonic()
+        held, begun = sum(map(len, self._held.values())), time.monotonic()
         self.kills.append(Kill(Victim.SERVER.value, self._step, held))
         self.voice.say(
             f"Killed the server (process {pid}) with SIGKILL at step {self._step}, while {held} "

@@ -26,7 +26,7 @@ _FILE_SECONDS: Final = 0.01
 
 
 @dataclass
-class Rollout(Host):
+class Rollout(Host[WorkerOrders]):
     """The work of one session.
 
     Attributes:
