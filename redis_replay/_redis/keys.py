@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 _ENCODED = re.compile(rb"[^A-Za-z0-9_.-]")
 _DECODED = re.compile(rb"%([0-9A-F]{2})")
@@ -63,6 +64,16 @@ def decode_name(encoded: str) -> str:
     return raw.decode()
 
 
+@lru_cache
+def _tag(run: str, partition: str) -> str:
+    return f"{encode_name(run)}:{encode_name(partition)}"
+
+
+@lru_cache(maxsize=1024)
+def _control(run: str, partition: str, key: Key) -> str:
+    return f"rr:{{{_tag(run, partition)}}}:{key.value}"
+
+
 @dataclass(frozen=True, slots=True)
 class Keyspace:
     """The keys of one run and partition.
@@ -82,11 +93,11 @@ class Keyspace:
     @property
     def tag(self) -> str:
         """The hash tag's content: run and partition, percent-encoded."""
-        return f"{encode_name(self.run)}:{encode_name(self.partition)}"
+        return _tag(self.run, self.partition)
 
     def control(self, key: Key) -> str:
         """Return the full name of a control key."""
-        return f"rr:{{{self.tag}}}:{key.value}"
+        return _control(self.run, self.partition, key)
 
     def saved(self, saved_id: str, key: Key) -> str:
         """Return the full name of a checkpoint's copy of a control key."""
