@@ -2,12 +2,14 @@
 
 A waiter takes a ticket, checks its condition, then waits for the ticket's topic to move. The reader
 reads from the last id it saw, so no event between check and wait is missed; a slow re-check is the
-net below it.
+net below it. While nobody waits it rests, since each event of the run would cost it a reply; when
+it goes on, every topic counts as moved.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +26,7 @@ _LOG = logging.getLogger(__name__)
 _Entries = list[tuple[bytes, dict[bytes, bytes]]]
 _BLOCK_SECONDS: Final = 2.0
 _RECONNECT_SECONDS: Final = 0.25
+_REST_AFTER_SECONDS: Final = 0.1
 
 
 class Topic(StrEnum):
@@ -57,16 +60,24 @@ _TOPICS: Final[Mapping[str, frozenset[Topic]]] = {
 
 @dataclass
 class Wakeups:
-    """Counts what moved, by topic, and wakes who waits for it."""
+    """Counts what moved, by topic, and wakes who waits for it.
+
+    Attributes:
+        is_resting: Whether the stream is not read, since nobody waits.
+    """
 
     target: Target
     keyspace: Keyspace
+    is_resting: bool = False
     _counts: dict[Topic, int] = field(default_factory=lambda: dict.fromkeys(Topic, 0))
     _moved: dict[Topic, anyio.Event] = field(
         default_factory=lambda: {topic: anyio.Event() for topic in Topic}
     )
     _started: anyio.Event = field(default_factory=anyio.Event)
-    _last_id: str = "$"
+    _last_id: str | None = None
+    _waiters: int = 0
+    _last_wait: float = -math.inf
+    _wanted: anyio.Event = field(default_factory=anyio.Event)
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     async def ticket(self, topic: Topic) -> int:
@@ -81,8 +92,14 @@ class Wakeups:
             Whether it has moved.
         """
         if self._counts[topic] == ticket:
-            with anyio.move_on_after(at_most_seconds):
-                await self._moved[topic].wait()
+            self._waiters += 1
+            self._wanted.set()
+            try:
+                with anyio.move_on_after(at_most_seconds):
+                    await self._moved[topic].wait()
+            finally:
+                self._waiters -= 1
+                self._last_wait = anyio.current_time()
         return self._counts[topic] != ticket
 
     def move(self, topics: frozenset[Topic]) -> None:
@@ -103,23 +120,33 @@ class Wakeups:
         with self._scope:
             await self._read()
 
+    async def _rest(self) -> None:
+        """Wait until somebody waits, if nobody has for a while; what happens meanwhile is lost."""
+        quiet_seconds = anyio.current_time() - self._last_wait
+        if self._last_id is None or self._waiters or quiet_seconds < _REST_AFTER_SECONDS:
+            return
+        self._wanted, self.is_resting, self._last_id = anyio.Event(), True, None
+        await self._wanted.wait()
+        self.is_resting = False
+
     async def _read(self) -> None:
         client = self.target.connect(block_seconds=_BLOCK_SECONDS)
         stream = self.keyspace.control(Key.EVENTS)
         try:
             while True:
                 try:
-                    if not self._started.is_set():
+                    await self._rest()
+                    if self._last_id is None:
                         newest = cast(_Entries, await client.xrevrange(stream, count=1))
                         self._last_id = newest[0][0].decode() if newest else "0-0"
                         self._started.set()
+                        self.move(frozenset(Topic))
                     block = int(_BLOCK_SECONDS * 1000)
                     reply = await client.xread({stream: self._last_id}, block=block)
                 except (RedisError, OSError) as failure:
                     if not is_transient(failure):
                         _LOG.warning("the event stream cannot be read: %s", failure)
                     self._started.set()
-                    self._last_id = "0-0" if self._last_id == "$" else self._last_id
                     self.move(frozenset(Topic))
                     await anyio.sleep(_RECONNECT_SECONDS)
                     continue
