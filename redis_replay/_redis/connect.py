@@ -3,22 +3,32 @@
 A store opens two clients of its own for one target, since a blocked wait must never hold the
 connection that a mutation needs; its heartbeat thread opens a third. An existing client is never
 used itself: its connection settings are copied, so bytes stay bytes whatever it was created
-with.
+with. Payload may travel over bare sockets (`channel`); those too are connected, secured and logged
+in by the client library, from the same settings.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import redis
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+    parse_url,
+)
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.maint_notifications import MaintNotificationsConfig
+from redis.retry import Retry as BlockingRetry
 
 from redis_replay.errors import UnsupportedUrl
 
@@ -26,6 +36,12 @@ CLIENT_SCHEMES: Final = ("redis", "rediss", "unix")
 _SOCKET_TIMEOUT_SECONDS: Final = 5.0
 _POOL_TIMEOUT_SECONDS: Final = 20.0
 _MOST_CONNECTIONS: Final = 32
+_BLOCKING_CLASSES: Final[Mapping[type[AbstractConnection], Callable[..., Any]]] = {
+    Connection: redis.Connection,
+    SSLConnection: redis.SSLConnection,
+    UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
+}
+_OF_ASYNC_CLIENTS: Final = frozenset({"parser_class", "event_dispatcher"})
 _PASSWORD_OPTION: Final = re.compile(r"([?&](?:ssl_)?password=)[^&]*", re.IGNORECASE)
 
 
@@ -74,23 +90,48 @@ class Target:
         Args:
             block_seconds: Longest time that its commands may block on the server.
         """
-        settings: dict[str, Any] = {
-            **self.settings,
-            "decode_responses": False,
-            "encoding": "utf-8",
-            "protocol": 2,
-            "maint_notifications_config": MaintNotificationsConfig(enabled=False),
-            "retry": Retry(NoBackoff(), 0),
-            "socket_timeout": _SOCKET_TIMEOUT_SECONDS + block_seconds,
-            "socket_connect_timeout": _SOCKET_TIMEOUT_SECONDS,
-        }
         pool = BlockingConnectionPool(
             connection_class=self.connection_class,
             max_connections=_MOST_CONNECTIONS,
             timeout=_POOL_TIMEOUT_SECONDS,
-            **settings,
+            **self._settings(block_seconds),
+            retry=Retry(NoBackoff(), 0),
         )
         return Redis.from_pool(pool)
+
+    @property
+    def has_sockets(self) -> bool:
+        """Whether `open_socket` can connect to it: a real server, with settings for any client."""
+        is_plain = self.settings.get("redis_connect_func") is None
+        return is_plain and self.connection_class in _BLOCKING_CLASSES
+
+    def open_socket(self) -> socket.socket:
+        """Return a new socket, connected and logged in, that nothing else reads. Blocks.
+
+        Raises:
+            RedisError, OSError: as the client library raises them.
+        """
+        settings = self._settings(0.0)
+        for name in _OF_ASYNC_CLIENTS & settings.keys():
+            del settings[name]
+        retry = BlockingRetry(NoBackoff(), 0)
+        connection = _BLOCKING_CLASSES[self.connection_class](**settings, retry=retry)
+        connection.connect()
+        opened: socket.socket = vars(connection)["_sock"]
+        vars(connection)["_sock"] = None  # so that its end does not close the socket
+        opened.setblocking(False)
+        return opened
+
+    def _settings(self, block_seconds: float) -> dict[str, Any]:
+        return {
+            **{name: value for name, value in self.settings.items() if name != "retry"},
+            "decode_responses": False,
+            "encoding": "utf-8",
+            "protocol": 2,
+            "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+            "socket_timeout": _SOCKET_TIMEOUT_SECONDS + block_seconds,
+            "socket_connect_timeout": _SOCKET_TIMEOUT_SECONDS,
+        }
 
 
 def redact(url: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Mapping
 from typing import Final
 
 from redis import exceptions
@@ -31,6 +32,27 @@ _TRANSIENT_CLASSES: Final = (
     exceptions.ClusterDownError,
     exceptions.MasterDownError,
 )
+
+_CLASS_BY_WORD: Final[Mapping[str, type[exceptions.RedisError]]] = {
+    "ERR": exceptions.ResponseError,
+    "OOM": exceptions.OutOfMemoryError,
+    "NOSCRIPT": exceptions.NoScriptError,
+    "READONLY": exceptions.ReadOnlyError,
+    "TRYAGAIN": exceptions.TryAgainError,
+    "CLUSTERDOWN": exceptions.ClusterDownError,
+    "MASTERDOWN": exceptions.MasterDownError,
+    "LOADING": exceptions.BusyLoadingError,
+    "NOAUTH": exceptions.AuthenticationError,
+    "WRONGPASS": exceptions.AuthenticationError,
+    "NOPERM": exceptions.NoPermissionError,
+}
+
+
+def as_client_error(text: str) -> exceptions.RedisError:
+    """Return the error that the client library makes of a server's error text."""
+    word, _, rest = text.partition(" ")
+    known = _CLASS_BY_WORD.get(word)
+    return exceptions.ResponseError(text) if known is None else known(rest)
 
 
 def is_missing_script(error: exceptions.RedisError) -> bool:

@@ -25,7 +25,7 @@ DOWN = (Break.DOWN_NOT_SENT, Break.DOWN_NO_REPLY)
 
 
 class Interruption:
-    """Stands between a store's gateway and its client, and strikes at the n-th exchange.
+    """Stands between a store's gateway and its ways to the server: strikes at the n-th exchange.
 
     What happens ``meanwhile`` happens after the exchange was applied and before its caller knows.
     """
@@ -42,6 +42,7 @@ class Interruption:
         self.scope = anyio.CancelScope()
         self._gateway = store.buffer.session.link.gateway
         self._client = self._gateway._client
+        self._transfer = self._gateway._transfer
         self._at = at
         self._kind = kind
         self._meanwhile = meanwhile
@@ -49,11 +50,11 @@ class Interruption:
         self._patience_seconds = self._gateway.deadline_seconds
         if kind in DOWN:
             self._gateway.deadline_seconds = 0.0
-        self._gateway._client = self
+        self._gateway._client = self._gateway._transfer = self
 
     def end(self) -> None:
         """Let everything pass from now on."""
-        self._gateway._client = self._client
+        self._gateway._client, self._gateway._transfer = self._client, self._transfer
         self._gateway.deadline_seconds = self._patience_seconds
 
     async def execute_command(self, *arguments: Any) -> Any:
@@ -66,6 +67,14 @@ class Interruption:
         execute = pipeline.execute
         pipeline.execute = lambda **how: self._exchange(lambda: execute(**how))
         return pipeline
+
+    async def run(self, commands: Any) -> Any:
+        """Stand in for the payload transfer's method."""
+        return await self._exchange(lambda: self._transfer.run(commands))
+
+    async def read(self, ranges: Any) -> Any:
+        """Stand in for the payload transfer's method."""
+        return await self._exchange(lambda: self._transfer.read(ranges))
 
     async def _exchange(self, run: Callable[[], Awaitable[Any]]) -> Any:
         self._count += 1
