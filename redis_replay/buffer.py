@@ -15,23 +15,21 @@ from typing import Any, Final
 
 from redis_replay._redis.events import Topic
 from redis_replay._redis.keys import Key
-from redis_replay._redis.scripts import Abort, Commit, Evict, Promote, Remove, Reserve
+from redis_replay._redis.scripts import Abort, Evict, Promote, Remove, Reserve
 from redis_replay.admission import Admission
 from redis_replay.claims import Claims, distinct_ids
 from redis_replay.codec import Value
 from redis_replay.commits import Commits, require_group_size
-from redis_replay.dynamic_sampling import PromptGroupRecord, rewards_carry_no_signal
+from redis_replay.dynamic_sampling import PromptGroupRecord
 from redis_replay.errors import BufferFull, StoreError, UnknownGroup
-from redis_replay.groups import as_rows, batch_meta, pack_record, read_records
+from redis_replay.groups import as_rows, batch_meta
 from redis_replay.meta import KVBatchMeta
-from redis_replay.payloads import encode_group
 from redis_replay.reservations import (
     as_columns,
     draft_reservation,
     validate_group_id,
     with_fence,
 )
-from redis_replay.rewards import sum_of_rewards
 from redis_replay.selection import Eviction, Selection, validate_version
 from redis_replay.session import Session
 from redis_replay.stats import read_rewards, read_slots, read_stats
@@ -202,7 +200,8 @@ class RedisReplayBuffer:
 
         The payload is written first, then one script makes the group visible: wholly or not at all.
         Repeating it with the same attempt is one commit. Refused or failed, the group stays
-        reserved.
+        reserved. Of many at once a few are written at a time, so that no more groups than those
+        are held in memory twice; the rows must not change before it returns.
 
         Args:
             group_id: A group that this session reserved (or took as a ticket).
@@ -233,32 +232,17 @@ class RedisReplayBuffer:
         require_group_size(self.session, group_id, len(rows))
         if tags is not None and len(tags) != len(rows):
             raise ValueError(f"group {group_id!r}: {len(tags)} tags for {len(rows)} rows")
-        encoded = encode_group(group_id, rows)
-        blob = pack_record(
-            encoded,
-            chunk_bytes=self.session.link.chunk_bytes,
-            tags=tags if tags is not None else [{} for _ in rows],
-            rollout_metrics=metrics if rollout_metrics is None else rollout_metrics,
-        )
         await self.session.attach()
-        if fence is None:
-            fence = await self.commits.fence_of(group_id, record=blob)
-        call = Commit(
-            group_id=group_id,
-            fence=fence,
+        await self.commits.commit(
+            group_id,
+            rows,
             start=start_weight_version,
             finish=end_weight_version,
-            payload_bytes=encoded.payload_bytes,
-            blob=blob,
-            samples=len(encoded.rewards or ()),
-            reward_sum=repr(sum_of_rewards(encoded.rewards or ())),
-            zero_variance=int(
-                rewards_carry_no_signal(encoded.rewards or ())
-                if zero_variance is None
-                else zero_variance
-            ),
+            fence=fence,
+            tags=tags if tags is not None else [{} for _ in rows],
+            rollout_metrics=metrics if rollout_metrics is None else rollout_metrics,
+            zero_variance=zero_variance,
         )
-        await self.session.link.tasks.finish(partial(self.commits.run, call, encoded))
 
     async def abort(
         self, group_id: str, *, fence: int | None = None, reason: str = "aborted"
@@ -336,8 +320,7 @@ class RedisReplayBuffer:
     async def training_owned_replay_groups(self) -> list[KVBatchMeta]:
         """Return the metas of the groups this session has claimed, one each, in buffer order."""
         slots = await self.claims.owned()
-        gateway = self.session.link.gateway
-        records = await read_records(gateway, [(s.group_id, s.payload_fence or 0) for s in slots])
+        records = await self.session.link.records.read(slots)
         return [
             batch_meta(self.partition_id, [slot], [record], current_train_weight=None)
             for slot, record in zip(slots, records, strict=True)

@@ -20,7 +20,7 @@ from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.scripts import Claim, ClaimExact, ClaimReply, Requeue, Settle, Transfer
 from redis_replay.checkpoint_info import new_saved_id, now_ms
 from redis_replay.errors import PayloadCorrupted, PayloadMissing, StoreError
-from redis_replay.groups import batch_meta, read_records
+from redis_replay.groups import batch_meta
 from redis_replay.meta import KVBatchMeta
 from redis_replay.selection import Selection
 from redis_replay.session import Session
@@ -116,7 +116,7 @@ class Claims:
         self, slots: Sequence[SlotRecord], current_train_weight: int | None
     ) -> KVBatchMeta:
         gateway = self.session.link.gateway
-        records = await read_records(gateway, [(s.group_id, s.payload_fence or 0) for s in slots])
+        records = await self.session.link.records.read(slots)
         return batch_meta(
             gateway.keyspace.partition, slots, records, current_train_weight=current_train_weight
         )

@@ -6,9 +6,10 @@ the flip may have been applied: repeating the commit tells (D7).
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import anyio
 
@@ -17,12 +18,16 @@ from redis_replay._redis.keys import Key, group_field
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.refusals import accept
 from redis_replay._redis.scripts import Commit
+from redis_replay.codec import Value
+from redis_replay.dynamic_sampling import rewards_carry_no_signal
 from redis_replay.errors import ReplayError, StaleAttempt, StoreUnavailable, UnknownGroup
-from redis_replay.groups import payload_writes
-from redis_replay.payloads import EncodedGroup
+from redis_replay.groups import pack_record, payload_writes
+from redis_replay.payloads import EncodedGroup, encode_group
+from redis_replay.rewards import sum_of_rewards
 from redis_replay.session import Session
 from redis_replay.types import Reservation
 
+_LARGE_BYTES: Final = 8 * 1024 * 1024
 _MOST_REMEMBERED: Final = 4096
 """Commits of a session whose repetition is known without comparing what is stored."""
 
@@ -98,15 +103,67 @@ class Commits:
         self._turns.clear()
         self._committed.clear()
 
-    async def run(self, call: Commit, encoded: EncodedGroup) -> None:
-        """Store and flip; what is stored of a group is never written again."""
+    async def commit(
+        self,
+        group_id: str,
+        rows: Sequence[Mapping[str, Value]],
+        *,
+        start: int,
+        finish: int,
+        fence: int | None,
+        tags: Sequence[Mapping[str, Any]],
+        rollout_metrics: Mapping[str, Any],
+        zero_variance: bool | None,
+    ) -> None:
+        """Encode and store a group whose session is attached, when its turn has come.
+
+        The arguments and errors are those of `RedisReplayBuffer.commit`.
+        """
+        link = self.session.link
         with self.session.under_way():
-            await self._run(call, encoded)
+            await link.commit_room.acquire()
+            try:
+                encoded = await _encoded(group_id, rows)
+                blob = pack_record(
+                    encoded,
+                    chunk_bytes=link.chunk_bytes,
+                    tags=tags,
+                    rollout_metrics=rollout_metrics,
+                )
+                rewards = encoded.rewards or ()
+                if zero_variance is None:
+                    zero_variance = rewards_carry_no_signal(rewards)
+                call = Commit(
+                    group_id=group_id,
+                    fence=await self.fence_of(group_id, record=blob) if fence is None else fence,
+                    start=start,
+                    finish=finish,
+                    payload_bytes=encoded.payload_bytes,
+                    blob=blob,
+                    samples=len(rewards),
+                    reward_sum=repr(sum_of_rewards(rewards)),
+                    zero_variance=int(zero_variance),
+                )
+            except BaseException:
+                link.commit_room.release()
+                raise
+            await link.tasks.finish(partial(self._store_and_leave, call, encoded))
+
+    async def _store_and_leave(self, call: Commit, encoded: EncodedGroup) -> None:
+        """Store and flip; what is stored of a group is never written again."""
+        try:
+            with self.session.under_way():
+                await self._run(call, encoded)
+        finally:
+            self.session.link.commit_room.release()
 
     async def _run(self, call: Commit, encoded: EncodedGroup) -> None:
         held = self.held.get(call.group_id)
         is_first = held and held.fence == call.fence and call.group_id not in self._turns
-        async with self._turns.setdefault(call.group_id, anyio.Lock()):
+        turn = self._turns.get(call.group_id)
+        if turn is None:
+            turn = self._turns[call.group_id] = anyio.Lock(fast_acquire=True)
+        async with turn:
             try:
                 if is_first or self._is_open(await self._slot(call.group_id), fence=call.fence):
                     await self._store(call, encoded)
@@ -171,3 +228,12 @@ class Commits:
         gateway = self.session.link.gateway
         [stored] = await gateway.pipeline([("HGET", gateway.keyspace.control(Key.SLOTS), group_id)])
         return None if stored is None else SlotRecord.parse(group_id.encode(), stored)
+
+
+async def _encoded(group_id: str, rows: Sequence[Mapping[str, Value]]) -> EncodedGroup:
+    """Encode a group, a large one in a thread, so that the event loop goes on."""
+    first: Any = rows[0] if rows and isinstance(rows[0], Mapping) else {}
+    row_bytes: int = sum(getattr(value, "nbytes", 0) for value in first.values())
+    if row_bytes * len(rows) < _LARGE_BYTES:
+        return encode_group(group_id, rows)
+    return await anyio.to_thread.run_sync(encode_group, group_id, rows)

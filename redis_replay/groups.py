@@ -8,7 +8,7 @@ slot.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, cast
 
@@ -26,6 +26,7 @@ from redis_replay.payloads import EncodedGroup, chunk_offsets
 
 CHUNK_BYTES: Final = 16 * 1024 * 1024
 _RECORD_FORMAT: Final = 1
+_MOST_KNOWN: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,25 @@ async def read_records(gateway: Gateway, named: Sequence[tuple[str, int]]) -> li
             )
         records.append(unpack_record(group_id, blob))
     return records
+
+
+@dataclass
+class GroupRecords:
+    """The records of one run. They never change (D9), so one that was read is kept for a while."""
+
+    gateway: Gateway
+    _known: dict[tuple[str, int], GroupRecord] = field(default_factory=dict)
+
+    async def read(self, slots: Sequence[SlotRecord]) -> list[GroupRecord]:
+        """Return the records of committed groups. Raises as `read_records`."""
+        named = [(slot.group_id, slot.payload_fence or 0) for slot in slots]
+        unknown = [name for name in named if name not in self._known]
+        found = dict(zip(unknown, await read_records(self.gateway, unknown), strict=True))
+        records = [self._known.get(name) or found[name] for name in named]
+        self._known.update(found)
+        while len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        return records
 
 
 def sample_ids_of(group_id: str, rows: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_replay._redis.gateway import DEFAULT_DEADLINE_SECONDS
+from redis_replay._redis.gateway import DEFAULT_DEADLINE_SECONDS, TransferWay
 from redis_replay.run import RunSettings
 from redis_replay.store import DEFAULT_PARTITION, ReplayStore, StoreOptions
 
@@ -28,6 +28,7 @@ def open_store(
     switch_policy: bool = False,
     allow_unsafe_server: bool = False,
     deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
+    transfer: TransferWay = "channel",
 ) -> ReplayStore:
     """Open a run: ``async with open_store(...) as store``. Creates it if it is not there.
 
@@ -55,6 +56,8 @@ def open_store(
         switch_policy: Whether samplers of another policy than the stored one may take the run over.
         allow_unsafe_server: Whether a server that may drop keys is accepted, with a warning.
         deadline_seconds: How long a call is repeated while the server is away.
+        transfer: How payload travels: over sockets of its own (``channel``, D65) or through the
+            client library (``plain``), which is also the way where there are no such sockets.
 
     Raises (from the ``async with``):
         ConfigurationError: settings that cannot work, or that differ from the stored run's; all are
@@ -83,5 +86,6 @@ def open_store(
             switch_policy=switch_policy,
             allow_unsafe_server=allow_unsafe_server,
             deadline_seconds=deadline_seconds,
+            transfer=transfer,
         )
     )

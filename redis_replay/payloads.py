@@ -19,6 +19,7 @@ from typing import Any
 import xxhash
 
 from redis_replay.arrays import Buffer
+from redis_replay.blocks import joined
 from redis_replay.codec import Value
 from redis_replay.columns import ColumnDraft, decode_rows, draft_column, verify_column
 from redis_replay.directory import (
@@ -60,7 +61,7 @@ class EncodedGroup:
         rewards: Reward of each row as a plain float, ``None`` without such a field (`row_rewards`).
     """
 
-    payload: bytes
+    payload: bytes | memoryview
     directory: bytes
     payload_bytes: int
     checksum: int
@@ -213,18 +214,18 @@ def chunk_offsets(payload_bytes: int, chunk_bytes: int) -> list[tuple[int, int]]
     ]
 
 
-def _laid_out(drafts: Sequence[ColumnDraft]) -> bytes:
-    pieces: list[Any] = []  # bytes and arrays: what `join` copies without an intermediate
+def _laid_out(drafts: Sequence[ColumnDraft]) -> bytes | memoryview:
+    pieces: list[Any] = []
     position = 0
     for draft in drafts:
         start = aligned(position)
         pieces.append(bytes(start - position))
         pieces.extend(draft.pieces)
         position = start + draft.length
-    return b"".join(pieces)
+    return joined(pieces, size=position)
 
 
-def _finished(drafts: Sequence[ColumnDraft], payload: bytes) -> tuple[Column, ...]:
+def _finished(drafts: Sequence[ColumnDraft], payload: bytes | memoryview) -> tuple[Column, ...]:
     """Give every column its offset and the checksum of the bytes that were really laid out."""
     columns: list[Column] = []
     position = 0

@@ -16,27 +16,18 @@ from redis_replay._redis.lua import Argument
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.run_scripts import MarkWritten
 from redis_replay._redis.scripts import Remove
+from redis_replay.arrays import Array
 from redis_replay.claims import distinct_ids
-from redis_replay.codec import Value, decode_value, encode_value
-from redis_replay.directory import read_plan
-from redis_replay.errors import PayloadMissing, UnknownGroup
-from redis_replay.groups import GroupRecord, read_records, sample_ids_of, split_sample_id
+from redis_replay.codec import Value, encode_value
+from redis_replay.errors import UnknownGroup
+from redis_replay.groups import sample_ids_of, split_sample_id
 from redis_replay.meta import KVBatchMeta
-from redis_replay.payloads import chunk_offsets, decode_columns
+from redis_replay.outputs import Outputs
+from redis_replay.reading import Row, WantedRows, read_groups
 from redis_replay.session import Session
 from redis_replay.types import MAX_GROUPS_PER_CALL, GroupState
 
 _SLICE: Final = 64
-Row = dict[str, Value]
-
-
-@dataclass(frozen=True, slots=True)
-class _Located:
-    """A group whose rows are asked for: its slot, its record, the rows."""
-
-    slot: SlotRecord
-    record: GroupRecord
-    rows: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,34 +47,45 @@ class SamplePlane:
         samples: KVBatchMeta | Sequence[str],
         *,
         select_fields: Sequence[str] | None = None,
+        out: Mapping[str, Array] | None = None,
     ) -> list[Row]:
         """Return the rows of samples in the order asked, one dictionary per sample.
 
-        Arrays are read-only views over the received bytes, without a copy. Reads only the selected
-        columns and rows. Not atomic across groups; may be repeated.
+        Arrays are read-only views over the received bytes, without a copy, one block of memory for
+        each group. Reads only the selected columns and rows. Not atomic across groups; may be
+        repeated.
 
         Args:
             samples: Sample ids, or the meta of a batch.
             select_fields: Columns to read; all of them by default.
+            out: Field to a NumPy array of the caller, such as pinned memory, whose i-th entry
+                receives the i-th sample. Shape and dtype are those of the rows; a row may be
+                shorter than its entry along its first axis, whose rest is left alone. The cells
+                returned are views of it. What it holds after an error is undefined.
 
         Raises:
             UnknownGroup: a group is not live, or is only reserved.
             PayloadMissing: a payload is gone.
             PayloadCorrupted: a payload fails its checksum.
-            ValueError: a malformed sample id, or an unknown row or field.
+            ValueError: a malformed sample id, an unknown row or field, or an array in ``out`` that
+                does not fit.
+            TypeError: something in ``out`` is no array, or is for a field that holds none.
         """
         sample_ids = samples.sample_ids if isinstance(samples, KVBatchMeta) else list(samples)
-        wanted: dict[str, list[int]] = {}
-        for sample_id in sample_ids:
-            group_id, row = split_sample_id(sample_id)
-            rows = wanted.setdefault(group_id, [])
-            if row not in rows:
-                rows.append(row)
+        places = [split_sample_id(sample_id) for sample_id in sample_ids]
+        outputs = Outputs(out, places=places, fields=select_fields) if out else None
+        wanted: dict[str, dict[int, None]] = {}
+        for group_id, row in places:
+            wanted.setdefault(group_id, {})[row] = None
         found: dict[str, Row] = {}
         ids = list(wanted)
         for at in range(0, len(ids), _SLICE):
-            for located in await self._locate({i: wanted[i] for i in ids[at : at + _SLICE]}):
-                found.update(await self._read(located, select_fields))
+            located = await self._locate({i: tuple(wanted[i]) for i in ids[at : at + _SLICE]})
+            found.update(
+                await read_groups(
+                    self.session.link.gateway, located, fields=select_fields, outputs=outputs
+                )
+            )
         return [found[sample_id] for sample_id in sample_ids]
 
     async def put_samples(
@@ -104,7 +106,8 @@ class SamplePlane:
             tags: One dictionary per sample, kept as the column ``tags``.
 
         Raises:
-            ValueError: a column has not one value per sample, or a row is none of its group.
+            ValueError: a column has not one value per sample, a row is none of its group, or a
+                value is longer than the server accepts; nothing was written.
             TypeError: a value cannot be stored; nothing was written.
             ClaimMismatch: a group is claimed by somebody else; nothing was written.
             StaleOwner: the session that claimed has ended; nothing was written.
@@ -124,6 +127,12 @@ class SamplePlane:
                 raise ValueError(f"sample {sample_id!r}: its group has no row {row}")
             for name, values in fields.items():
                 encoded = encode_value(values[at], f"{sample_id}.{name}")
+                if len(encoded) > self.session.link.longest_string_bytes:
+                    raise ValueError(
+                        f"sample {sample_id!r}, field {name!r}: {len(encoded)} bytes, but the "
+                        f"server accepts {self.session.link.longest_string_bytes} in one value "
+                        "(proto-max-bulk-len)"
+                    )
                 cells.setdefault(group_id, []).extend((f"{row}:{name}", encoded))
         group_ids = tuple(cells)
         keyspace = self.session.link.gateway.keyspace
@@ -131,7 +140,7 @@ class SamplePlane:
             part = group_ids[at : at + MAX_GROUPS_PER_CALL]
             owner, epoch = self.claimant or await self._attached()
             places = await self.session.link.call(MarkWritten(owner, epoch, part))
-            await self.session.link.gateway.pipeline(
+            await self.session.link.gateway.write(
                 [
                     ("HSET", keyspace.written(group_id, payload_fence, written), *cells[group_id])
                     for group_id, (payload_fence, written) in zip(part, places, strict=True)
@@ -184,7 +193,7 @@ class SamplePlane:
         [stored] = await gateway.pipeline([("HGETALL", gateway.keyspace.control(Key.SLOTS))])
         return [SlotRecord.parse(group_id, record) for group_id, record in stored.items()]
 
-    async def _locate(self, wanted: Mapping[str, Sequence[int]]) -> list[_Located]:
+    async def _locate(self, wanted: Mapping[str, tuple[int, ...]]) -> list[WantedRows]:
         gateway = self.session.link.gateway
         slots_key = gateway.keyspace.control(Key.SLOTS)
         [stored] = await gateway.pipeline([("HMGET", slots_key, *wanted)])
@@ -197,102 +206,8 @@ class SamplePlane:
                     group_id=group_id,
                 )
             slots.append(slot)
-        named = [(slot.group_id, slot.payload_fence or 0) for slot in slots]
-        records = await read_records(gateway, named)
+        records = await self.session.link.records.read(slots)
         return [
-            _Located(slot, record, tuple(wanted[slot.group_id]))
+            WantedRows(slot, record, wanted[slot.group_id])
             for slot, record in zip(slots, records, strict=True)
         ]
-
-    async def _read(self, located: _Located, fields: Sequence[str] | None) -> dict[str, Row]:
-        written = await self._written(located, fields)
-        committed = self._committed_fields(located, fields, written)
-        all_rows = list(range(located.record.directory.row_count))
-        rows = None if sorted(located.rows) == all_rows else located.rows
-        columns = await self._columns(located, committed, rows)
-        result: dict[str, Row] = {}
-        for at, row in enumerate(sorted(located.rows) if rows is None else rows):
-            cells: Row = {name: column[at] for name, column in columns.items()}
-            cells.update(written.get(row, {}))
-            order = list(fields) if fields is not None else list(cells)
-            result[f"{located.slot.group_id}_g{row}"] = {name: cells[name] for name in order}
-        return result
-
-    def _committed_fields(
-        self,
-        located: _Located,
-        fields: Sequence[str] | None,
-        written: Mapping[int, Row],
-    ) -> list[str] | None:
-        """Fields to read from the payload: those selected that not every row has written back."""
-        if fields is None:
-            return None
-        everywhere = set.intersection(*(set(written.get(row, {})) for row in located.rows))
-        return [name for name in dict.fromkeys(fields) if name not in everywhere]
-
-    async def _columns(
-        self, located: _Located, fields: Sequence[str] | None, rows: Sequence[int] | None
-    ) -> dict[str, list[Value]]:
-        directory = located.record.directory
-        plan = read_plan(directory, fields=fields, rows=rows)
-        if fields is None and rows is None:
-            payload = await self._fetch(located, [(0, directory.payload_bytes)])
-            view = memoryview(payload[0])
-            buffers = {part: view[part.offset : part.offset + part.length] for part in plan}
-        else:
-            parts = await self._fetch(located, [(part.offset, part.length) for part in plan])
-            buffers = {span: memoryview(part) for span, part in zip(plan, parts, strict=True)}
-        return decode_columns(
-            directory, buffers, fields=fields, rows=rows, group_id=located.slot.group_id
-        )
-
-    async def _fetch(self, located: _Located, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read byte ranges of a payload, each over as many chunks as it spans."""
-        slot, record = located.slot, located.record
-        keyspace = self.session.link.gateway.keyspace
-        keys = record.payload_keys(keyspace, slot.payload_fence or 0)
-        chunks = chunk_offsets(record.payload_bytes, record.chunk_bytes)
-        commands: list[tuple[Argument, ...]] = []
-        pieces: list[int] = []
-        for offset, length in spans:
-            touched = 0
-            for key, (start, size) in zip(keys, chunks, strict=True):
-                first, last = max(offset, start), min(offset + length, start + size)
-                if first < last:
-                    whole = first == start and last == start + size
-                    part = (first - start, last - start - 1)
-                    commands.append(("GET", key) if whole else ("GETRANGE", key, *part))
-                    touched += 1
-            pieces.append(touched)
-        replies: list[bytes | None] = await self.session.link.gateway.pipeline(commands)
-        result: list[bytes] = []
-        at = 0
-        for (_, length), count in zip(spans, pieces, strict=True):
-            received = [reply or b"" for reply in replies[at : at + count]]
-            at += count
-            joined = received[0] if count == 1 else b"".join(received)
-            if len(joined) != length:
-                raise PayloadMissing(
-                    f"the payload of group {slot.group_id!r} has lost bytes: {len(joined)} of "
-                    f"{length} came back",
-                    group_id=slot.group_id,
-                )
-            result.append(joined)
-        return result
-
-    async def _written(
-        self, located: _Located, fields: Sequence[str] | None
-    ) -> dict[int, dict[str, Value]]:
-        slot = located.slot
-        if slot.written is None or slot.payload_fence is None:
-            return {}
-        gateway = self.session.link.gateway
-        key = gateway.keyspace.written(slot.group_id, slot.payload_fence, slot.written)
-        [stored] = await gateway.pipeline([("HGETALL", key)])
-        cells: dict[int, dict[str, Value]] = {}
-        for place, encoded in stored.items():
-            row, _, name = place.decode().partition(":")
-            if fields is None or name in fields:
-                value = decode_value(encoded, f"{slot.group_id}_g{row}.{name}")
-                cells.setdefault(int(row), {})[name] = value
-        return cells

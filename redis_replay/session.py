@@ -27,7 +27,7 @@ from redis_replay._redis.refusals import Refusal, accept
 from redis_replay._redis.run_scripts import Attach
 from redis_replay.collector import Collector
 from redis_replay.errors import ReplayError, StaleOwner, StoreClosed
-from redis_replay.groups import CHUNK_BYTES
+from redis_replay.groups import CHUNK_BYTES, GroupRecords
 from redis_replay.heart import Heart, Pulse, end_owner
 from redis_replay.run import OpenedRun
 from redis_replay.tasks import FinishingTasks
@@ -36,6 +36,12 @@ R = TypeVar("R")
 _LOG = logging.getLogger(__name__)
 
 CALLS_IN_FLIGHT: Final = 16
+LONGEST_STRING_BYTES: Final = 512 * 1024 * 1024
+"""What a server accepts that does not say what it accepts."""
+
+COMMITS_AT_ONCE: Final = 8
+"""Groups that are encoded and on their way to the server at one time; the others wait."""
+
 ROLLOUT_LEASE_SECONDS: Final = 60.0
 TRAINER_LEASE_SECONDS: Final = 120.0
 MAX_OWNER_BYTES: Final = 256
@@ -54,11 +60,16 @@ class Link:
     wakeups: Wakeups
     heart: Heart
     collector: Collector
+    records: GroupRecords
     chunk_bytes: int = CHUNK_BYTES
+    longest_string_bytes: int = LONGEST_STRING_BYTES
     switch_policy: bool = False
     closed: bool = False
     sessions: list[Session] = field(default_factory=list)
     renewals: list[Callable[[], None]] = field(default_factory=list)
+    commit_room: anyio.Semaphore = field(
+        default_factory=lambda: anyio.Semaphore(COMMITS_AT_ONCE, fast_acquire=True)
+    )
 
     async def collect(self) -> None:
         """Free the payload of groups that are gone; what cannot be freed now is freed later."""
@@ -111,7 +122,9 @@ class Session:
     pulse: Pulse | None = None
     detached: bool = False
     _attaching: anyio.Lock = field(default_factory=anyio.Lock)
-    _room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(CALLS_IN_FLIGHT))
+    _room: anyio.Semaphore = field(
+        default_factory=lambda: anyio.Semaphore(CALLS_IN_FLIGHT, fast_acquire=True)
+    )
     _free: list[int] = field(default_factory=lambda: list(range(CALLS_IN_FLIGHT)))
     _uses: list[int] = field(default_factory=lambda: [0] * CALLS_IN_FLIGHT)
     _under_way: int = 0

@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 from redis_replay import embedded
 from redis_replay._redis.connect import Target
 from redis_replay._redis.events import Wakeups
-from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.gateway import Gateway, TransferWay
 from redis_replay._redis.keys import Keyspace
 from redis_replay._redis.run_scripts import Publish
 from redis_replay.audit import AuditReport, audit_run
@@ -30,7 +30,7 @@ from redis_replay.collector import Collector
 from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.errors import ConfigurationError, StoreClosed
 from redis_replay.filtering import DynamicSampling, GroupFilter
-from redis_replay.groups import CHUNK_BYTES
+from redis_replay.groups import CHUNK_BYTES, GroupRecords
 from redis_replay.heart import Heart
 from redis_replay.preview import PolicyPreview
 from redis_replay.recovery import Recovery, ResumeReport
@@ -42,6 +42,7 @@ from redis_replay.selection import validate_version
 from redis_replay.server_checks import check_server, read_server_facts
 from redis_replay.session import (
     ANONYMOUS_ROLE,
+    LONGEST_STRING_BYTES,
     ROLLOUT_LEASE_SECONDS,
     TRAINER_LEASE_SECONDS,
     Link,
@@ -75,6 +76,7 @@ class StoreOptions:
     switch_policy: bool
     allow_unsafe_server: bool
     deadline_seconds: float
+    transfer: TransferWay
 
 
 class ReplayStore:
@@ -114,6 +116,7 @@ class ReplayStore:
             target,
             Keyspace(options.run, options.partition),
             deadline_seconds=options.deadline_seconds,
+            way=options.transfer,
         )
         self._stack.push_async_callback(shielded, gateway.close)
         facts = await read_server_facts(gateway)
@@ -134,7 +137,9 @@ class ReplayStore:
             wakeups=wakeups,
             heart=Heart(target, gateway.keyspace, opened.frame),
             collector=Collector(gateway, opened.frame),
+            records=GroupRecords(gateway),
             chunk_bytes=min(CHUNK_BYTES, facts.largest_string or CHUNK_BYTES),
+            longest_string_bytes=facts.largest_string or LONGEST_STRING_BYTES,
             switch_policy=options.switch_policy,
         )
         self._stack.push_async_callback(shielded, self._link.heart.stop)

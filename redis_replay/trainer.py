@@ -23,7 +23,7 @@ from redis_replay.checkpoint_info import require_name
 from redis_replay.checkpoints import Checkpoints
 from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.errors import ClaimMismatch, StepStarved
-from redis_replay.groups import batch_meta, read_records
+from redis_replay.groups import batch_meta
 from redis_replay.meta import KVBatchMeta
 from redis_replay.protocols import PromptGroupSampler
 from redis_replay.samplers.weight_fifo import WeightFifoSampler
@@ -362,6 +362,6 @@ class TrainerRank:
             raise ClaimMismatch(
                 f"groups of batch {batch} were given back; it is not whole any more"
             )
-        groups = await read_records(gateway, [(s.group_id, s.payload_fence or 0) for s in slots])
+        groups = await self._link.records.read(slots)
         meta = batch_meta(gateway.keyspace.partition, slots, groups, current_train_weight=step)
         return meta, world

@@ -9,7 +9,9 @@ from tests.house.python_source import Module, findings, module_of, modules
 
 LAYERS: Mapping[str, frozenset[str]] = {
     "vocabulary": frozenset({"errors", "types", "rewards", "meta", "protocols"}),
-    "wire": frozenset({"arrays", "codec", "directory", "columns", "rows", "payloads"}),
+    "wire": frozenset(
+        {"arrays", "blocks", "codec", "directory", "columns", "outputs", "rows", "payloads"}
+    ),
     "redis": frozenset({"_redis"}),
     "policy": frozenset({"samplers", "selection", "dynamic_sampling", "transitions"}),
     "embedded": frozenset({"embedded"}),
@@ -22,6 +24,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "checkpoints",
                 "groups",
                 "heart",
+                "reading",
                 "reservations",
                 "rollout",
                 "run",

@@ -1,0 +1,249 @@
+"""Rows of committed groups: which bytes of which keys, where they go, and the cells they are.
+
+A read asks for the bytes it needs and nothing else, of many groups in one round trip. Each group's
+bytes lie in one block of memory, over which its arrays are views; with a caller's arrays (``out``)
+they go straight there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+import anyio.lowlevel
+
+from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.keys import Keyspace
+from redis_replay._redis.records import SlotRecord
+from redis_replay._redis.transfer import Range
+from redis_replay.arrays import ARRAY_ALIGNMENT_BYTES
+from redis_replay.blocks import BLOCKS
+from redis_replay.codec import Value, decode_value
+from redis_replay.directory import ByteRange, read_plan
+from redis_replay.errors import PayloadMissing
+from redis_replay.groups import GroupRecord
+from redis_replay.outputs import Outputs
+from redis_replay.payloads import chunk_offsets, decode_columns
+
+Row = dict[str, Value]
+_WIDEST_GAP_BYTES: Final = 64
+"""Ranges this close are read as one; columns lie at most an alignment apart."""
+
+_WRITTEN_SLICE: Final = 8
+"""Groups whose written-back cells are held encoded and decoded at one time."""
+
+_LARGE_BYTES: Final = 16 * 1024 * 1024
+"""What takes a thread of its own to verify and decode, so that the event loop goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """A group whose rows are asked for.
+
+    Attributes:
+        rows: Each once, in any order.
+    """
+
+    slot: SlotRecord
+    record: GroupRecord
+    rows: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Read:
+    """One group's part of a read."""
+
+    wanted: WantedRows
+    written: dict[int, Row]
+    fields: list[str] | None
+    rows: tuple[int, ...] | None
+    buffers: dict[ByteRange, memoryview]
+    ranges: list[Range]
+
+
+async def read_groups(
+    gateway: Gateway,
+    wanted: Sequence[WantedRows],
+    *,
+    fields: Sequence[str] | None,
+    outputs: Outputs | None = None,
+) -> dict[str, Row]:
+    """Return the wanted rows by sample id. Not atomic; may be repeated.
+
+    Args:
+        gateway: To the server.
+        wanted: The groups.
+        fields: Columns to read, ``None`` for all.
+        outputs: Arrays of the caller that columns are read into; undefined after a failure.
+
+    Raises:
+        PayloadMissing: A payload is gone, or has lost bytes.
+        PayloadCorrupted: A payload fails its checksum.
+        ValueError: No such row or field, or one that does not fit into its array.
+        TypeError: A field that has an array holds something else.
+    """
+    cells = await _read_written(gateway, wanted, fields)
+    reads = [
+        _planned(gateway.keyspace, one, fields, written, outputs)
+        for one, written in zip(wanted, cells, strict=True)
+    ]
+    ranges = [part for read in reads for part in read.ranges]
+    lengths = iter(await gateway.read(ranges))
+    found: dict[str, Row] = {}
+    for read in reads:
+        for part in read.ranges:
+            _check_length(read.wanted, part, next(lengths))
+        if read.wanted.record.payload_bytes > _LARGE_BYTES:
+            found.update(await anyio.to_thread.run_sync(_decoded, read, fields, outputs))
+        else:
+            found.update(_decoded(read, fields, outputs))
+            await anyio.lowlevel.checkpoint()
+    return found
+
+
+async def _read_written(
+    gateway: Gateway, wanted: Sequence[WantedRows], fields: Sequence[str] | None
+) -> list[dict[int, Row]]:
+    """Return the cells that were written back to each group, by row and column."""
+    result: list[dict[int, Row]] = [{} for _ in wanted]
+    having = [(at, one) for at, one in enumerate(wanted) if one.slot.written is not None]
+    for first in range(0, len(having), _WRITTEN_SLICE):
+        part = having[first : first + _WRITTEN_SLICE]
+        commands = [_ask_for_written(gateway.keyspace, one, fields) for _, one in part]
+        replies = await gateway.pipeline(commands)
+        for (at, one), command, reply in zip(part, commands, replies, strict=True):
+            found = reply.items() if fields is None else zip(command[2:], reply, strict=True)
+            result[at] = _written_cells(one.slot.group_id, found)
+    return result
+
+
+def _ask_for_written(
+    keyspace: Keyspace, wanted: WantedRows, fields: Sequence[str] | None
+) -> tuple[str, ...]:
+    slot = wanted.slot
+    key = keyspace.written(slot.group_id, slot.payload_fence or 0, slot.written or 0)
+    if not fields:
+        return ("HGETALL", key) if fields is None else ("HMGET", key, "")
+    return ("HMGET", key, *(f"{row}:{name}" for row in wanted.rows for name in fields))
+
+
+def _written_cells(
+    group_id: str, found: Iterable[tuple[bytes | str, bytes | None]]
+) -> dict[int, Row]:
+    cells: dict[int, Row] = {}
+    for place, encoded in found:
+        if encoded is not None:
+            text = place if isinstance(place, str) else place.decode()
+            row, _, name = text.partition(":")
+            value = decode_value(encoded, f"{group_id}_g{row}.{name}")
+            cells.setdefault(int(row), {})[name] = value
+    return cells
+
+
+def _planned(
+    keyspace: Keyspace,
+    wanted: WantedRows,
+    fields: Sequence[str] | None,
+    written: dict[int, Row],
+    outputs: Outputs | None,
+) -> _Read:
+    """Decide what to read of a group and where to, a block of its own or the caller's arrays."""
+    record, group_id = wanted.record, wanted.slot.group_id
+    committed: list[str] | None = None
+    if fields is not None:
+        everywhere = set.intersection(*(set(written.get(row, ())) for row in wanted.rows))
+        committed = [name for name in dict.fromkeys(fields) if name not in everywhere]
+    is_all = len(wanted.rows) == record.directory.row_count
+    rows = None if is_all and max(wanted.rows) < record.directory.row_count else wanted.rows
+    plan = read_plan(record.directory, fields=committed, rows=rows)
+    buffers: dict[ByteRange, memoryview] = {}
+    if outputs is not None:
+        columns = {column.name: column for column in record.directory.columns}
+        for part in plan:
+            memory = outputs.memory_for(group_id, columns[part.field], part)
+            if memory is not None:
+                buffers[part] = memory
+    targets = [(part.offset, memory) for part, memory in buffers.items()]
+    for run, memory in _laid_out([part for part in plan if part not in buffers]):
+        targets.append((run[0].offset, memory))
+        for part in run:
+            start = part.offset - run[0].offset
+            buffers[part] = memory[start : start + part.length]
+    keys = record.payload_keys(keyspace, wanted.slot.payload_fence or 0)
+    chunks = list(zip(keys, chunk_offsets(record.payload_bytes, record.chunk_bytes), strict=True))
+    ranges = [part for start, memory in targets for part in _in_chunks(chunks, start, memory)]
+    return _Read(wanted, written, committed, rows, buffers, ranges)
+
+
+def _runs(plan: Sequence[ByteRange]) -> Iterator[list[ByteRange]]:
+    """Yield the parts of a plan that lie so close that they are read as one, upwards."""
+    run: list[ByteRange] = []
+    for part in sorted(plan, key=lambda part: part.offset):
+        if run and part.offset - (run[-1].offset + run[-1].length) > _WIDEST_GAP_BYTES:
+            yield run
+            run = []
+        run.append(part)
+    if run:
+        yield run
+
+
+def _laid_out(plan: Sequence[ByteRange]) -> Iterator[tuple[list[ByteRange], memoryview]]:
+    """Yield what is read as one, with memory for it as aligned as it is in the payload."""
+    runs = list(_runs(plan))
+    places: list[int] = []
+    size = 0
+    for run in runs:
+        size += (run[0].offset - size) % ARRAY_ALIGNMENT_BYTES
+        places.append(size)
+        size += run[-1].offset + run[-1].length - run[0].offset
+    block = BLOCKS.take(size)
+    for run, place in zip(runs, places, strict=True):
+        yield run, block[place : place + run[-1].offset + run[-1].length - run[0].offset]
+
+
+def _in_chunks(
+    chunks: Sequence[tuple[str, tuple[int, int]]], start: int, target: memoryview
+) -> Iterator[Range]:
+    """Yield the ranges of the chunks that bytes of a payload lie in."""
+    stop = start + len(target)
+    for key, (offset, size) in chunks:
+        first, last = max(start, offset), min(stop, offset + size)
+        if first < last:
+            is_whole = (first, last) == (offset, offset + size)
+            yield Range(key, first - offset, is_whole, target[first - start : last - start])
+
+
+def _check_length(wanted: WantedRows, part: Range, length: int) -> None:
+    if length != len(part.target):
+        raise PayloadMissing(
+            f"the payload of group {wanted.slot.group_id!r} has lost bytes: {length} of "
+            f"{len(part.target)} came back",
+            group_id=wanted.slot.group_id,
+        )
+
+
+def _decoded(
+    read: _Read, fields: Sequence[str] | None, outputs: Outputs | None
+) -> Mapping[str, Row]:
+    group_id = read.wanted.slot.group_id
+    columns = decode_columns(
+        read.wanted.record.directory,
+        read.buffers,
+        fields=read.fields,
+        rows=read.rows,
+        group_id=group_id,
+    )
+    result: dict[str, Row] = {}
+    rows = range(read.wanted.record.directory.row_count) if read.rows is None else read.rows
+    for at, row in enumerate(rows):
+        cells: Row = {name: column[at] for name, column in columns.items()}
+        if written := read.written.get(row):
+            cells.update(written)
+            if fields is not None:
+                cells = {name: cells[name] for name in fields}
+        if outputs is not None:
+            outputs.put(group_id, row, cells)
+        result[f"{group_id}_g{row}"] = cells
+    return result
