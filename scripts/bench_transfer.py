@@ -7,8 +7,9 @@ SET and GET keys of the same sizes on the same server, in turns, every key fresh
 * ``read``: claim, read, decode and settle of the same, over GETs of them;
 * ``column``: one column of a long group, over a GET of as many bytes through the same client;
 * ``write_back``: one column written back to claimed rows, over plain SETs of as many bytes;
-* ``memory``: the most that a read of a whole batch held beyond the batch's own bytes;
-* ``block_ms``: the longest time that one step of the event loop took meanwhile.
+* ``commit_block_ms``, ``read_block_ms``: the longest time that one step of the event loop took.
+
+The first two come for each way that payload can travel, in turns within the same rounds.
 
 Run as a program it starts a server of its own without persistence, which is the harder comparison.
 """
@@ -23,11 +24,10 @@ import platform
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ PROFILES = (
     Profile("long", 32768, 16),
 )
 SET, GET = "set", "get"
+WAYS = ("channel", "plain")
 
 
 @dataclass
@@ -152,7 +153,7 @@ async def commit_round(store: ReplayStore, rows: Any, groups: int) -> float:
     return time.perf_counter() - start
 
 
-async def claim(store: ReplayStore, groups: int) -> Any:
+async def claim(store: Any, groups: int) -> Any:
     """Claim so many groups and return their meta."""
     selection = Selection(Rule.BUFFER, 0, 0, groups, groups)
     meta, count = await store.buffer.claim(selection)
@@ -176,45 +177,75 @@ async def read_round(store: ReplayStore, groups: int) -> float:
 
 
 def summary(ours: list[float], theirs: list[float], *, size: int) -> dict[str, Any]:
-    """Return medians of both sides as bytes a second, and the ratio of ours over theirs."""
+    """Return medians of bytes a second of both sides, and of their ratio in the same round."""
     ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
     return {
         "mb_per_second": size / statistics.median(ours) / 1e6,
         "limit_mb_per_second": size / statistics.median(theirs) / 1e6,
-        "ratio": statistics.median(theirs) / statistics.median(ours),
+        "ratio": statistics.median(ratios),
         "spread": [min(ratios), max(ratios)],
     }
 
 
+@dataclass
+class Side:
+    """Seconds and longest steps of one way's rounds; the first round of each does not count."""
+
+    commits: list[float] = field(default_factory=list)
+    reads: list[float] = field(default_factory=list)
+    commit_blocks: list[float] = field(default_factory=list)
+    read_blocks: list[float] = field(default_factory=list)
+
+    def figures(self, sets: list[float], gets: list[float], *, size: int) -> dict[str, Any]:
+        """Return commit and read over SETs and GETs."""
+        return {
+            "commit": summary(self.commits[1:], sets[1:], size=size),
+            "read": summary(self.reads[1:], gets[1:], size=size),
+            "commit_block_ms": max(self.commit_blocks[1:]),
+            "read_block_ms": max(self.read_blocks[1:]),
+        }
+
+
 async def measure_profile(
-    url: str, limit: Limit, profile: Profile, rounds: int, **options: Any
+    url: str, limit: Limit, profile: Profile, rounds: int, ways: tuple[str, ...], **options: Any
 ) -> dict[str, Any]:
     """Return the figures of one group size. What was committed is read, so nothing is left."""
-    rows, groups, blocks = group_rows(profile.tokens), profile.groups, list[float]()
+    rows, groups, size = group_rows(profile.tokens), profile.groups, profile.payload_bytes
     run = f"transfer-{profile.name}-{time.time_ns()}"
     capacity = groups * (rounds + 1)
-    async with open_store(
-        url, run=run, capacity=capacity, group_size=GROUP_SIZE, journal_events=1000, **options
-    ) as store:
-        commits, sets, reads, gets = (list[float]() for _ in range(4))
-        size = profile.payload_bytes
+    limits: dict[str, list[float]] = {SET: [], GET: []}
+    sides = {way: Side() for way in ways}
+    async with AsyncExitStack() as stack:
+        stores: dict[str, ReplayStore] = {}
+        for way in ways:
+            opened = open_store(
+                url,
+                run=f"{run}-{way}",
+                capacity=capacity,
+                group_size=GROUP_SIZE,
+                journal_events=1000,
+                transfer=way,
+                **options,
+            )
+            stores[way] = await stack.enter_async_context(opened)
         for at in range(rounds + 1):  # the first round opens connections
-            sets.append(await limit.seconds(SET, f"{run}-", at * groups, groups, size))
-            with longest_step(blocks):
-                commits.append(await commit_round(store, rows, groups))
-        payload_bytes = (await store.stats()).payload_bytes // capacity
+            limits[SET].append(await limit.seconds(SET, f"{run}-", at * groups, groups, size))
+            for way, store in stores.items():
+                with longest_step(sides[way].commit_blocks):
+                    sides[way].commits.append(await commit_round(store, rows, groups))
+        payload_bytes = (await stores[ways[0]].stats()).payload_bytes // capacity
         for at in range(rounds + 1):
-            gets.append(await limit.seconds(GET, f"{run}-", at * groups, groups, size))
-            with longest_step(blocks):
-                reads.append(await read_round(store, groups))
-    total = groups * payload_bytes
+            limits[GET].append(await limit.seconds(GET, f"{run}-", at * groups, groups, size))
+            for way, store in stores.items():
+                with longest_step(sides[way].read_blocks):
+                    sides[way].reads.append(await read_round(store, groups))
     return {
         "payload_bytes": payload_bytes,
         "groups": groups,
-        "commit": summary(commits[1:], sets[1:], size=total),
-        "read": summary(reads[1:], gets[1:], size=total),
-        "commit_block_ms": max(blocks[1 : rounds + 1]),
-        "read_block_ms": max(blocks[rounds + 2 :]),
+        **{
+            way: side.figures(limits[SET], limits[GET], size=groups * payload_bytes)
+            for way, side in sides.items()
+        },
     }
 
 
@@ -254,12 +285,59 @@ async def measure_column(url: str, rounds: int, **options: Any) -> dict[str, Any
     }
 
 
+async def measure_write_back(url: str, rounds: int, **options: Any) -> dict[str, Any]:
+    """Return what writing a column of a long group back costs over SETs of as many bytes."""
+    profile = PROFILES[-1]
+    values = [np.full(profile.tokens, row, np.float32) for row in range(GROUP_SIZE)]
+    run = f"transfer-write-{time.time_ns()}"
+    written, plain, same, read, got = (list[float]() for _ in range(5))
+    client = redis.asyncio.Redis.from_url(url, protocol=2)
+    async with (
+        open_store(
+            url, run=run, capacity=profile.groups, group_size=GROUP_SIZE, **options
+        ) as store,
+        store.trainer(owner="bench") as trainer,
+    ):
+        await commit_round(store, group_rows(profile.tokens), profile.groups)
+        meta = await claim(trainer, profile.groups)
+        gateway = store.buffer.session.link.gateway
+        whole = np.concatenate(values).tobytes()
+        for at in range(min(rounds + 1, profile.groups)):
+            ids = meta.sample_ids[at * GROUP_SIZE : (at + 1) * GROUP_SIZE]
+            start = time.perf_counter()
+            await trainer.samples.put_samples(ids, fields={"advantages": values})
+            written.append(time.perf_counter() - start)
+            start = time.perf_counter()
+            await client.set(f"{run}-plain-{at}", whole)
+            plain.append(time.perf_counter() - start)
+            start = time.perf_counter()
+            await gateway.write([("SET", f"{run}-same-{at}", whole)])
+            same.append(time.perf_counter() - start)
+            start = time.perf_counter()
+            await trainer.samples.get_samples(ids, select_fields=["advantages"])
+            read.append(time.perf_counter() - start)
+            start = time.perf_counter()
+            await client.get(f"{run}-plain-{at}")
+            got.append(time.perf_counter() - start)
+    await client.aclose()
+    sides = [statistics.median(times[1:]) for times in (written, plain, same, read, got)]
+    return {
+        "write_ms": sides[0] * 1000,
+        "set_ms": sides[1] * 1000,
+        "over_set": sides[0] / sides[1],
+        "over_set_same_path": sides[0] / sides[2],
+        "read_ms": sides[3] * 1000,
+        "read_over_get": sides[3] / sides[4],
+    }
+
+
 async def measure_transfer(
     socket: Path,
     program: Path,
     *,
     rounds: int = 7,
     profiles: tuple[Profile, ...] = PROFILES,
+    ways: tuple[str, ...] = WAYS,
     **options: Any,
 ) -> dict[str, Any]:
     """Return all figures, against a server on a unix socket.
@@ -269,52 +347,46 @@ async def measure_transfer(
         program: The compiled limit (`build_limit`).
         rounds: Measured rounds of each side; one more goes before them.
         profiles: Group sizes to measure.
+        ways: How payload travels (`open_store`'s ``transfer``), each in turn in every round.
         options: Passed to `open_store`.
     """
     url, limit = f"unix://{socket}", Limit(program, socket)
     figures: dict[str, Any] = {}
     for profile in profiles:
-        figures[profile.name] = await measure_profile(url, limit, profile, rounds, **options)
+        figures[profile.name] = await measure_profile(url, limit, profile, rounds, ways, **options)
     figures["column"] = await measure_column(url, rounds, **options)
+    figures["write_back"] = await measure_write_back(url, rounds, **options)
     return figures
 
 
-@asynccontextmanager
-async def own_server(folder: Path) -> AsyncIterator[Path]:
+@contextmanager
+def own_server(folder: Path) -> Iterator[Path]:
     """Run a server without persistence on a unix socket in the folder."""
     socket = folder / "s"
     command = [str(find_server().path), "--port", "0", "--unixsocket", str(socket)]
     command += ["--save", "", "--appendonly", "no", "--dir", str(folder)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        client = redis.asyncio.Redis(unix_socket_path=str(socket))
-        with anyio.fail_after(10):
-            while True:
-                try:
-                    await client.ping()
-                    break
-                except redis.ConnectionError:
-                    await anyio.sleep(0.01)
-        await client.aclose()
-        yield socket
-    finally:
-        server.terminate()
-        server.wait()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+        try:
+            deadline = time.monotonic() + 10
+            while not socket.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            yield socket
+        finally:
+            server.terminate()
 
 
 async def run_all(arguments: argparse.Namespace) -> dict[str, Any]:
     """Start a server, measure, and return the figures with the facts of the machine."""
     options = json.loads(arguments.options)
     chosen = tuple(p for p in PROFILES if not arguments.profile or p.name in arguments.profile)
-    with tempfile.TemporaryDirectory(prefix="rr-") as folder:
-        async with own_server(Path(folder)) as socket:
-            figures = await measure_transfer(
-                socket,
-                build_limit(Path(folder)),
-                rounds=arguments.rounds,
-                profiles=chosen,
-                **options,
-            )
+    with tempfile.TemporaryDirectory(prefix="rr-") as name, own_server(Path(name)) as socket:
+        figures = await measure_transfer(
+            socket,
+            build_limit(Path(name)),
+            rounds=arguments.rounds,
+            profiles=chosen,
+            **options,
+        )
     return {
         "machine": platform.platform(),
         "python": platform.python_version(),
@@ -335,17 +407,16 @@ def main() -> None:
     arguments = parser.parse_args()
     document = anyio.run(run_all, arguments)
     for name, figures in document["figures"].items():
-        if "commit" not in figures:
-            print(name, json.dumps(figures))
+        if "groups" not in figures:
+            print(f"{name}: {json.dumps(figures)}")
             continue
-        for side in ("commit", "read"):
-            found = figures[side]
+        for way, side in ((way, side) for way in WAYS for side in ("commit", "read")):
+            found = figures[way][side]
             low, high = found["spread"]
             print(
-                f"{name:<9} {side:<7} {found['mb_per_second']:>7.0f} MB/s of "
-                f"{found['limit_mb_per_second']:>6.0f}: {found['ratio']:.2f} "
-                f"({low:.2f} to {high:.2f}), longest step {figures[side + '_block_ms']:.1f} ms",
-                file=sys.stdout,
+                f"{name:<9}{side:<7}{way:<8} {found['mb_per_second']:>5.0f} MB/s of "
+                f"{found['limit_mb_per_second']:>5.0f}: {found['ratio']:.2f} ({low:.2f} to "
+                f"{high:.2f}), longest step {figures[way][side + '_block_ms']:.1f} ms"
             )
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
