@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import anyio
@@ -52,8 +53,17 @@ class WantedRows:
 
 
 @dataclass(slots=True)
-class _Read:
-    """One group's part of a read."""
+class GroupRead:
+    """One group's part of a read.
+
+    Attributes:
+        wanted: The group and its rows.
+        written: Cells that were written back, by row and column; they win over committed ones.
+        fields: Columns that are read from the payload, ``None`` for all.
+        rows: Rows that are read from the payload, ``None`` for all.
+        buffers: Where each part of the payload is received.
+        ranges: What to ask the server for.
+    """
 
     wanted: WantedRows
     written: dict[int, Row]
@@ -86,7 +96,7 @@ async def read_groups(
     """
     cells = await _read_written(gateway, wanted, fields)
     reads = [
-        _planned(gateway.keyspace, one, fields, written, outputs)
+        plan_read(gateway.keyspace, one, fields=fields, written=written, outputs=outputs)
         for one, written in zip(wanted, cells, strict=True)
     ]
     ranges = [part for read in reads for part in read.ranges]
@@ -95,10 +105,11 @@ async def read_groups(
     for read in reads:
         for part in read.ranges:
             _check_length(read.wanted, part, next(lengths))
+        decode = partial(decoded_rows, read, fields=fields, outputs=outputs)
         if read.wanted.record.payload_bytes > _LARGE_BYTES:
-            found.update(await anyio.to_thread.run_sync(_decoded, read, fields, outputs))
+            found.update(await anyio.to_thread.run_sync(decode))
         else:
-            found.update(_decoded(read, fields, outputs))
+            found.update(decode())
             await anyio.lowlevel.checkpoint()
     return found
 
@@ -142,13 +153,14 @@ def _written_cells(
     return cells
 
 
-def _planned(
+def plan_read(
     keyspace: Keyspace,
     wanted: WantedRows,
+    *,
     fields: Sequence[str] | None,
     written: dict[int, Row],
     outputs: Outputs | None,
-) -> _Read:
+) -> GroupRead:
     """Decide what to read of a group and where to, a block of its own or the caller's arrays."""
     record, group_id = wanted.record, wanted.slot.group_id
     committed: list[str] | None = None
@@ -174,7 +186,7 @@ def _planned(
     keys = record.payload_keys(keyspace, wanted.slot.payload_fence or 0)
     chunks = list(zip(keys, chunk_offsets(record.payload_bytes, record.chunk_bytes), strict=True))
     ranges = [part for start, memory in targets for part in _in_chunks(chunks, start, memory)]
-    return _Read(wanted, written, committed, rows, buffers, ranges)
+    return GroupRead(wanted, written, committed, rows, buffers, ranges)
 
 
 def _runs(plan: Sequence[ByteRange]) -> Iterator[list[ByteRange]]:
@@ -224,9 +236,10 @@ def _check_length(wanted: WantedRows, part: Range, length: int) -> None:
         )
 
 
-def _decoded(
-    read: _Read, fields: Sequence[str] | None, outputs: Outputs | None
+def decoded_rows(
+    read: GroupRead, *, fields: Sequence[str] | None, outputs: Outputs | None
 ) -> Mapping[str, Row]:
+    """Return the rows by sample id, once all targets are filled. Raises as `read_groups`."""
     group_id = read.wanted.slot.group_id
     columns = decode_columns(
         read.wanted.record.directory,
