@@ -52,6 +52,7 @@ class Checkpoints:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self._unanswered: dict[tuple[object, ...], str] = {}
 
     async def create(
         self,
@@ -158,7 +159,12 @@ class Checkpoints:
             CheckpointMissing: there is none of this name.
         """
         record = await self.record(name)
-        return await self._link.tasks.finish(partial(self._drop, record))
+        return await self._link.tasks.finish(partial(self._drop_wholly, record))
+
+    async def _drop_wholly(self, record: CheckpointRecord) -> int:
+        given_back = await self._drop(record)
+        await self._drop_remains()
+        return given_back
 
     async def _drop(self, record: CheckpointRecord) -> int:
         given_back, more = 0, True
@@ -198,8 +204,9 @@ class Checkpoints:
     ) -> RestoreReport:
         """Make the run what it was when the checkpoint was taken; newer groups are dropped.
 
-        Verified first, then one atomic script; restoring twice is restoring once. The store epoch
-        is raised: every session of every host ends, this store's too, and hosts must reopen.
+        Verified first, then one atomic script; restoring twice is restoring once, and repeated
+        after `StoreUnavailable` it gives the first answer. The store epoch is raised: every session
+        of every host ends, this store's too, and hosts must reopen.
         Claimed groups are ready, unfinished ones redispatch tickets; no attempt is counted. Fences,
         buffer order and the run's settings go on from where they are, and no payload is moved.
 
@@ -226,16 +233,17 @@ class Checkpoints:
             raise ValueError(f"incomplete must be 'keep', 'fill' or 'drop', got {incomplete!r}")
         record = await self.record(name)
         damaged = await self._checked(record, mode, regenerate_damaged=regenerate_damaged)
+        asked = (record.saved_id, mode, incomplete, *damaged)
         call = Restore(
             name=name,
             mode=mode,
             incomplete="" if incomplete == "keep" else incomplete,
-            token=secrets.token_hex(8),
+            token=self._unanswered.setdefault(asked, secrets.token_hex(8)),
             saved_ids=(record.saved_id,),
             damaged=tuple(damaged),
         )
-        restored = await self._link.tasks.finish(partial(self._restore, call))
-        left_out = await self._left_out(record) if restored.left_out else {}
+        restored, left_out = await self._link.tasks.finish(partial(self._restore, call, record))
+        self._unanswered.pop(asked, None)
         _LOG.warning("run restored from checkpoint %r: %s", name, restored)
         return RestoreReport(
             checkpoint=CheckpointInfo.of(record),
@@ -267,7 +275,9 @@ class Checkpoints:
             )
         return damaged
 
-    async def _restore(self, call: Restore) -> Restored:
+    async def _restore(
+        self, call: Restore, record: CheckpointRecord
+    ) -> tuple[Restored, dict[str, bytes | None]]:
         link = self._link
         reply = await link.gateway.call(call, link.run.frame)
         if isinstance(reply, Refusal) and reply.code == "STALE_STORE":
@@ -279,14 +289,15 @@ class Checkpoints:
                 reply = call.parse(unpack_items(kept))
         restored = accept(reply)
         link.restored(restored.store_epoch)
-        await link.collect()
-        return restored
+        link.tasks.start(link.collect)
+        return restored, await self._left_out(record) if restored.left_out else {}
 
     async def _left_out(self, record: CheckpointRecord) -> dict[str, bytes | None]:
+        """Return what was not restored. Looks at the live groups first, before others end some."""
         gateway = self._link.gateway
-        saved = await read_saved(gateway, record)
         [live] = await gateway.pipeline([("HKEYS", gateway.keyspace.control(Key.SLOTS))])
         known = {group_id.decode() for group_id in live}
+        saved = await read_saved(gateway, record)
         left = [slot.group_id for slot in saved.slots if slot.group_id not in known]
         prompts = gateway.keyspace.saved(record.saved_id, Key.PROMPTS)
         found = await gateway.pipeline([("HGET", prompts, group_id) for group_id in left])
