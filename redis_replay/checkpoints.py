@@ -36,7 +36,7 @@ from redis_replay.checkpoint_info import (
     require_name,
 )
 from redis_replay.codec import Value
-from redis_replay.errors import CheckpointDamaged, CheckpointMissing
+from redis_replay.errors import CheckpointDamaged, CheckpointMissing, StoreError
 from redis_replay.saved_state import read_saved
 from redis_replay.selection import validate_version
 from redis_replay.session import Link
@@ -103,15 +103,30 @@ class Checkpoints:
         return CheckpointInfo.of(await self._finish(record, keep))
 
     async def finish(self, name: str, *, keep: int | None = None) -> None:
-        """Write the digest of a checkpoint that `commit_step` made, and drop what is too old."""
+        """Write the digest of a checkpoint that `commit_step` made, and drop what is too old.
+
+        The step is settled: where the server does not answer, that is logged, and older ones are
+        dropped after the next step. A checkpoint without a digest is as good to restore.
+
+        Raises:
+            CheckpointMissing: the step was settled before without this checkpoint.
+        """
+        try:
+            await self._link.tasks.finish(partial(self._finish_named, name, keep))
+        except StoreError as failure:
+            _LOG.warning("checkpoint %r is kept, but not tidied up after: %s", name, failure)
+
+    async def _finish_named(self, name: str, keep: int | None) -> None:
         await self._finish(await self.record(name), keep)
 
     async def _finish(self, record: CheckpointRecord, keep: int | None) -> CheckpointRecord:
         if not record.digest:
             saved = await read_saved(self._link.gateway, record)
-            record = await self._ask(
-                MarkCheckpoint(record.name, None, "", saved.digest, (record.saved_id,))
-            )
+            call = MarkCheckpoint(record.name, None, "", saved.digest, (record.saved_id,))
+            reply = await self._link.gateway.call(call, self._link.run.frame)
+            if isinstance(reply, Refusal) and reply.code == "NO_CHECKPOINT":
+                return record  # another host's retention has dropped it since
+            record = accept(reply)
         older = [known for known in await self._records() if not known.pinned]
         for known in older[: max(0, len(older) - keep) if keep is not None else 0]:
             await self._drop(known)

@@ -239,7 +239,8 @@ REFUSALS: Final[Mapping[str, Builder]] = {
     ),
     "CHECKPOINTS_FULL": _plain(
         errors.CheckpointExists,
-        "the run keeps {0} checkpoints, the most it can; drop some, or pass keep= to create",
+        "the run keeps {0} checkpoints, the most it can; nothing was done. Drop some first; with "
+        "keep= each new one drops older ones after it.",
     ),
     "CHECKPOINT_BUILDING": _checkpoint(
         errors.CheckpointDamaged,
