@@ -45,8 +45,10 @@ async def owners(runs: Runs) -> set[str]:
 
 async def snapshot(runs: Runs) -> dict[str, Any]:
     """Return the content of every key of the test's run, heartbeat counts left out."""
-    keys = await runs.keys()
-    kinds = await _replies(runs, [("TYPE", key) for key in keys])
+    kinds = [b"none"]
+    while b"none" in kinds:  # a key may be collected after it was listed
+        keys = await runs.keys()
+        kinds = await _replies(runs, [("TYPE", key) for key in keys])
     readers = [_READERS[kind] for kind in kinds]
     reads = [(verb, key, *arguments) for key, (verb, arguments) in zip(keys, readers, strict=True)]
     content = dict(zip(keys, await _replies(runs, reads), strict=True))
