@@ -91,6 +91,10 @@ async def find_damaged(
                 )
             elif group_size is not None and len(record.lengths) != group_size:
                 found[slot.group_id] = f"it has {len(record.lengths)} rows instead of {group_size}"
+            elif len(record.tags) != len(record.lengths):
+                found[slot.group_id] = (
+                    f"it has {len(record.tags)} tags for {len(record.lengths)} rows"
+                )
             elif deep and (wrong := await _decoded(gateway, slot, record)):
                 found[slot.group_id] = wrong
     return found
