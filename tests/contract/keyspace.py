@@ -91,6 +91,15 @@ async def collected(*stores: Any) -> None:
         await store.buffer.session.link.tasks.idle()
 
 
+def stop_collecting(store: Any) -> None:
+    """Let a store free nothing by itself, as if its process ended right after each script."""
+
+    async def nothing() -> int:
+        return 0
+
+    store.buffer.session.link.collector.collect = nothing
+
+
 async def send(
     session: Session,
     call: SessionScript[R],

@@ -214,6 +214,48 @@ async def test_a_target_step_ahead_of_the_cursor_is_a_violation(runs: Runs) -> N
         assert (await store.audit()).is_clean
 
 
+@pytest.mark.parametrize("key", [Key.DEAD, Key.PINNED, Key.CONDEMNED])
+async def test_a_live_group_that_is_to_be_freed_is_a_violation(runs: Runs, key: Key) -> None:
+    runs.audited = False
+    async with runs.open() as store:
+        await commit_ready(store, 0)
+        await store.checkpoints.create("c")
+        assert (await store.audit()).is_clean
+        [entry] = await runs.client.hkeys(control_key(runs, Key.GROUPS))
+        await runs.client.zadd(control_key(runs, key), {entry: 1})
+        [violation] = (await store.audit()).violations
+        assert 13 == violation.invariant
+        assert f"is live and {key.value}" in violation.message
+
+
+async def test_a_pin_without_a_checkpoint_that_refers_to_it_is_a_violation(runs: Runs) -> None:
+    runs.audited = False
+    async with runs.open() as store:
+        for name in ("a", "b"):
+            await commit_ready(store, 0, group_id=name)
+            await store.checkpoints.create(name)
+        await store.buffer.remove(["a", "b"])
+        assert (await store.audit()).is_clean
+        record = await store.checkpoints.record("b")
+        saved = store.buffer.session.link.gateway.keyspace.saved(record.saved_id, Key.SLOTS)
+        words = (await runs.client.hget(saved, "b")).split(b" ")
+        words[6] = b"77"  # another attempt's rows
+        await runs.client.hset(saved, "b", b" ".join(words))
+        for _ in range(2):
+            [violation] = (await store.audit()).violations
+            assert 13 == violation.invariant
+            assert ":b' is pinned and in no checkpoint" in violation.message
+            await runs.client.delete(saved)
+
+
+async def test_an_unreadable_checkpoint_is_a_violation(runs: Runs) -> None:
+    runs.audited = False
+    async with runs.open() as store:
+        await store.checkpoints.create("a")
+        await runs.client.hset(control_key(runs, Key.CHECKPOINTS), "b", b"1:x")
+        assert {13} == {violation.invariant for violation in (await store.audit()).violations}
+
+
 async def test_a_group_that_is_gone_but_not_collected_is_no_violation(runs: Runs) -> None:
     async with runs.open() as store:
 

@@ -19,19 +19,11 @@ from tests.contract.keyspace import (
     nothing_changed,
     send_plain,
     snapshot,
+    stop_collecting,
 )
 from tests.harness import Runs, commit_ready, rows
 
 pytestmark = pytest.mark.anyio
-
-
-def stop_collecting(store: Any) -> None:
-    """Let a store free nothing by itself, as if its process ended right after each script."""
-
-    async def nothing() -> int:
-        return 0
-
-    store.buffer.session.link.collector.collect = nothing
 
 
 async def dead_entries(runs: Runs) -> int:
