@@ -48,8 +48,12 @@ class Job:
     per_step: int
     trained: dict[int, list[int]] = field(default_factory=dict)
 
-    async def dispatch(self) -> list[Reservation]:
-        """Dispatch the next batch, or what is missing of one that is handed out again, in a cut."""
+    async def dispatch(self, *, prompts: int = 10**6) -> list[Reservation]:
+        """Dispatch the next batch, or what is missing of one that is handed out again, in a cut.
+
+        Args:
+            prompts: How many there are; places of the batch that get none are given up.
+        """
         version = self.store.trainer_version
         await self.dispatcher.wait_until_admissible(trainer_version_fn=lambda: version)
         async with self.rollout.mutation() as cut:
@@ -57,11 +61,14 @@ class Job:
             assert target is not None
             live = await self.rollout.buffer.count_for_target_step(target)
             first = int(cut.loader_state or b"0")
-            following = first + max(0, self.per_step - live)
-            for prompt in range(first, following):
+            wanted = range(first, first + max(0, self.per_step - live))
+            for prompt in wanted:
                 cut.reserve(version, target_step=target, prompt_ref=str(prompt).encode())
-            cut.set_loader_state(str(following).encode())
-        return list(cut.reservations)
+            cut.set_loader_state(str(min(wanted.stop, prompts)).encode())
+        for made in cut.reservations:
+            if prompts_of([made])[0] >= prompts:
+                await self.rollout.buffer.abort(made.group_id, reason="end_of_data")
+        return [made for made in cut.reservations if prompts_of([made])[0] < prompts]
 
     async def finish(self, reservations: Iterable[Reservation]) -> None:
         """Commit groups whose rows say which prompt they answer."""
@@ -102,17 +109,17 @@ class Job:
         self.trained[step] = prompts
         return commit
 
-    async def run(self, steps: Sequence[int], *, until_prompt: int = 10**6) -> None:
+    async def run(self, steps: Sequence[int], *, prompts: int = 10**6) -> None:
         """Dispatch, finish and train steps, dispatching as far ahead as the gate allows."""
         for step in steps:
-            while await self.may_dispatch(until_prompt):
-                await self.finish(await self.dispatch())
+            while await self.may_dispatch(prompts=prompts):
+                await self.finish(await self.dispatch(prompts=prompts))
             await self.train(step)
 
-    async def may_dispatch(self, until_prompt: int) -> bool:
+    async def may_dispatch(self, *, prompts: int = 10**6) -> bool:
         """Return whether the gate is open and prompts are left."""
         state = await read_admission(self.store.buffer.session.link.gateway)
-        return int(state.loader_state or b"0") < until_prompt and state.is_open(0)
+        return int(state.loader_state or b"0") < prompts and state.is_open(0)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from redis_replay import (
 from redis_replay._redis.keys import Key
 from redis_replay.types import SlotView
 from tests.contract.job import opened_job, prompts_of
-from tests.contract.keyspace import control_key, snapshot
+from tests.contract.keyspace import collected, control_key, snapshot
 from tests.harness import Runs, commit_ready, rows
 
 pytestmark = pytest.mark.anyio
@@ -26,8 +26,9 @@ GOES_ON = (b"seq", b"store_epoch", b"next_fence", b"next_order", b"loader_revisi
 FORGOTTEN = (b"restored", b"restored_by", b"last_step", b"last_claims", b"last_answer")
 
 
-async def content(runs: Runs) -> dict[str, Any]:
+async def content(runs: Runs, store: ReplayStore) -> dict[str, Any]:
     """Return what a run holds, but for who holds it and for the numbers that only rise."""
+    await collected(store)
     kept = await snapshot(runs)
     found = {key.value: kept.get(control_key(runs, key), {}) for key in (Key.PROMPTS, Key.STEPS)}
     for key in (Key.TALLY, Key.COUNTERS, Key.ENDS):
@@ -99,12 +100,12 @@ async def disturb(store: ReplayStore) -> None:
 async def test_a_restored_run_is_what_it_was(runs: Runs) -> None:
     async with runs.open(groups_per_step=2, max_requeues=1, max_attempts=9) as store:
         await fill_every_state(store)
-        before, seen = await content(runs), await by_id(store)
+        before, seen = await content(runs, store), await by_id(store)
         await store.checkpoints.create("kept")
         await disturb(store)
-        assert before != await content(runs)
+        assert before != await content(runs, store)
         report = await store.checkpoints.restore("kept")
-        assert before == await content(runs)
+        assert before == await content(runs, store)
         assert (3, 2, 1, 0) == (report.ready, report.tickets, report.quarantined, report.reopened)
         now = await by_id(store)
         assert {"b0-0": "ready", "b1-1": "reserved", "b2-0": "reserved"}.items() <= {
@@ -118,7 +119,7 @@ async def test_a_restored_run_is_what_it_was(runs: Runs) -> None:
 async def test_restoring_twice_is_restoring_once(runs: Runs) -> None:
     async with runs.open(groups_per_step=2, max_requeues=1) as store:
         await fill_every_state(store)
-        before = await content(runs)
+        before = await content(runs, store)
         await store.checkpoints.create("kept")
         await disturb(store)
         first = await store.checkpoints.restore("kept")
@@ -126,12 +127,12 @@ async def test_restoring_twice_is_restoring_once(runs: Runs) -> None:
         keys = set(await runs.keys())
         second = await store.checkpoints.restore("kept")
         await store.collect_garbage()
-        assert (before, keys) == (await content(runs), set(await runs.keys()))
+        assert (before, keys) == (await content(runs, store), set(await runs.keys()))
         assert first.store_epoch + 1 == second.store_epoch
         assert (first.ready, first.tickets) == (second.ready, second.tickets)
         await disturb_again(store)
         await store.checkpoints.restore("kept")
-        assert before == await content(runs)
+        assert before == await content(runs, store)
 
 
 async def disturb_again(store: ReplayStore) -> None:
@@ -286,12 +287,12 @@ async def test_a_resumed_run_trains_the_batches_an_uninterrupted_one_would_have(
     runs: Runs,
 ) -> None:
     async with runs.open(groups_per_step=2) as store, opened_job(store) as job:
-        await job.run(range(6), until_prompt=12)
+        await job.run(range(6), prompts=12)
         uninterrupted = job.trained
     async with runs.open(run=f"{runs.name}-resumed", groups_per_step=2) as store:
         trained: dict[int, list[int]] = {}
         async with opened_job(store) as job:
-            await job.run(range(3), until_prompt=12)
+            await job.run(range(3), prompts=12)
             flying = await job.dispatch()
             assert [8, 9] == prompts_of(flying)
             await job.finish(flying[:1])
@@ -300,11 +301,11 @@ async def test_a_resumed_run_trains_the_batches_an_uninterrupted_one_would_have(
             await job.trainer.requeue()
             await job.finish(flying[1:])
             trained |= job.trained
-            await job.run(range(3, 5), until_prompt=12)
+            await job.run(range(3, 5), prompts=12)
         await store.checkpoints.restore("kept")
         async with opened_job(store) as job:
             assert [9] == prompts_of(await job.redispatch())
-            await job.run(range(3, 6), until_prompt=12)
+            await job.run(range(3, 6), prompts=12)
             trained |= job.trained
     assert uninterrupted == trained
     assert [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]] == list(trained.values())

@@ -38,7 +38,7 @@ async def short_batches(runs: Runs, **options: Any) -> AsyncIterator[ReplayStore
 async def dispatched_until_closed(job: Job) -> list[list[int]]:
     """Dispatch what the gate lets through, and return the targets of each batch."""
     found: list[list[int]] = []
-    while await job.may_dispatch(99):
+    while await job.may_dispatch():
         made = await job.dispatch()
         found.append([reservation.target_step or 0 for reservation in made])
         await job.finish(made)
