@@ -1,47 +1,30 @@
-"""Arrays at the door: what may be stored, what its dtype is called, how bytes become a view.
+"""Arrays at the door: which values are arrays, how bytes become a view, how a view is handed out.
 
-Two questions are answered here and nowhere else.
-
-*Which values are arrays?* An `ArrayKind` says how a family of values becomes a NumPy array and how
-it comes back. NumPy arrays and NumPy scalars are two kinds, so that ``np.float32(1)`` and
-``np.array(1, "f4")`` read back as what they were. Another library joins with
-`register_array_kind`; nothing else in this package has to know it.
-
-*What is a dtype called?* By NumPy's own string (``"<i4"``, ``">f4"``, ``"<M8[ns]"``), so that byte
-order is kept, or, for the types of ``ml_dtypes`` that have no such string, by their name
-(``"bfloat16"``). Only dtypes of a fixed width whose bytes mean the same on every host have a name:
-object, structured, variable-width and extended-precision dtypes have none.
+An `ArrayKind` says how a family of values becomes a NumPy array and how it comes back. NumPy arrays
+and NumPy scalars are two kinds, so that ``np.float32(1)`` and ``np.array(1, "f4")`` read back as
+what they were. Another library joins with `register_array_kind`, or with `store_as_array` when its
+values need not be told from NumPy's; nothing else in this package has to know it.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from redis_replay.errors import ConfigurationError
-
 Array = NDArray[Any]
 Buffer = bytes | bytearray | memoryview
+HandOut = Callable[[Array], Any]
+"""Turns an array over received bytes into what a reader asked for (`forms`)."""
 
 ARRAY_ALIGNMENT_BYTES: Final = 16
 """Where raw array bytes start: a multiple of this, so that views over them are aligned."""
 
 MAX_DIMENSIONS: Final = 64
-
-_FIXED_WIDTH_KINDS: Final = frozenset("biufcmMSU")
-_LONG_DOUBLES: Final = frozenset("gG")
-_REGISTERED_BY_ANOTHER_PACKAGE: Final = 2
-_EXTENSION_PACKAGE: Final = "ml_dtypes"
-_NUMPY_NAME: Final = re.compile(r"[<>|][biufcmMSU][0-9]{1,9}(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
-_EXTENSION_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +35,23 @@ class ArrayKind:
         name: How a column of such values is marked in a payload directory.
         extension_code: How one such value is marked inside a cell (16 to 127).
         to_array: Returns the value as a NumPy array, without a copy where that is possible.
-        from_array: Returns a value of the family over a read-only array.
+        from_array: Returns a value of the family over a read-only array; ``None`` where the array
+            itself is handed out.
     """
 
     name: str
     extension_code: int
     to_array: Callable[[Any], Array]
-    from_array: Callable[[Array], Any]
+    from_array: Callable[[Array], Any] | None
+
+    def restored(self, array: Array, hand_out: HandOut) -> Any:
+        """Return the value of this kind over an array."""
+        return hand_out(array) if self.from_array is None else self.from_array(read_only(array))
 
 
-def _unchanged(array: Array) -> Array:
+def read_only(array: Array) -> Array:
+    """Return the same array, which cannot be written to from now on."""
+    array.flags.writeable = False
     return array
 
 
@@ -69,10 +59,11 @@ def _as_scalar(array: Array) -> Any:
     return array[()]
 
 
-ARRAY: Final = ArrayKind("array", 16, np.asarray, _unchanged)
+ARRAY: Final = ArrayKind("array", 16, np.asarray, None)
 SCALAR: Final = ArrayKind("scalar", 17, np.asarray, _as_scalar)
 
 _kind_by_type: dict[type, ArrayKind] = {np.ndarray: ARRAY, np.memmap: ARRAY}
+_kind_by_type_name: dict[tuple[str, str], ArrayKind] = {}
 _kind_by_name: dict[str, ArrayKind] = {kind.name: kind for kind in (ARRAY, SCALAR)}
 _kind_by_code: dict[int, ArrayKind] = {kind.extension_code: kind for kind in (ARRAY, SCALAR)}
 
@@ -95,15 +86,47 @@ def register_array_kind(kind: ArrayKind, *, types: tuple[type, ...]) -> None:
     _kind_by_type.update(dict.fromkeys(types, kind))
 
 
+def store_as_array(module: str, *, name: str, to_array: Callable[[Any], Array]) -> None:
+    """Store values of the class of this name as NumPy arrays; the class is not imported for it."""
+    kind = ArrayKind(ARRAY.name, ARRAY.extension_code, to_array, None)
+    _kind_by_type_name[module, name] = kind
+
+
 def kind_of(value: object) -> ArrayKind | None:
     """Return the array kind of a value, ``None`` when it is no array.
 
     Subclasses are not taken for their base: a masked array would lose its mask.
     """
-    kind = _kind_by_type.get(type(value))
-    if kind is None and isinstance(value, np.generic) and not isinstance(value, np.character):
-        return SCALAR
-    return kind
+    cls = type(value)
+    kind = _kind_by_type.get(cls)
+    if kind is not None:
+        return kind
+    if isinstance(value, np.generic):
+        return None if isinstance(value, np.character) else SCALAR
+    return _kind_by_type_name.get((cls.__module__, cls.__qualname__))
+
+
+def as_array(kind: ArrayKind, value: Any, *, path: str) -> Array:
+    """Return a value of a kind as an array.
+
+    Raises:
+        TypeError: It cannot be one; names ``path``.
+    """
+    try:
+        return kind.to_array(value)
+    except TypeError as error:
+        raise TypeError(f"{path}: {error}") from None
+
+
+def without_padding(array: Array) -> Array:
+    """Return a copy of a structured array with zeros between its fields.
+
+    A copy that NumPy makes has whatever the memory held there before: the same values would have
+    other bytes each time, and what else this process holds would be stored with them.
+    """
+    copy = np.zeros(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def kind_named(name: str) -> ArrayKind:
@@ -130,63 +153,6 @@ def kind_coded(extension_code: int) -> ArrayKind:
     return kind
 
 
-def dtype_name(dtype: np.dtype[Any], *, path: str) -> str:
-    """Return the name that `dtype_named` turns into exactly this dtype.
-
-    Raises:
-        TypeError: The dtype has no fixed width or depends on the host; names ``path`` and dtype.
-    """
-    name = _stored_name(dtype)
-    if name is None:
-        raise TypeError(
-            f"{path}: arrays of dtype {dtype} cannot be stored; use a dtype of fixed width whose "
-            "bytes mean the same on every host (no objects, structures or long doubles)"
-        )
-    return name
-
-
-@lru_cache(maxsize=256)
-def _stored_name(dtype: np.dtype[Any]) -> str | None:
-    if dtype.isbuiltin == _REGISTERED_BY_ANOTHER_PACKAGE:
-        ours = dtype.type.__module__ == _EXTENSION_PACKAGE and dtype.isnative
-        return dtype.name if ours else None
-    if dtype.kind not in _FIXED_WIDTH_KINDS or dtype.char in _LONG_DOUBLES or not dtype.itemsize:
-        return None
-    return dtype.str
-
-
-@lru_cache(maxsize=256)
-def dtype_named(name: str) -> np.dtype[Any]:
-    """Return the dtype of a stored name.
-
-    Raises:
-        ValueError: No dtype that may be stored has this name.
-        ConfigurationError: The dtype belongs to ``ml_dtypes``, which is not installed here.
-    """
-    candidate: Any = None
-    if _NUMPY_NAME.fullmatch(name):
-        candidate = name
-    elif _EXTENSION_NAME.fullmatch(name):
-        candidate = getattr(_extension_package(name), name, None)
-    if candidate is not None:
-        try:
-            dtype: np.dtype[Any] = np.dtype(candidate)
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError(f"unknown dtype {name!r}") from None
-        if _stored_name(dtype) == name:
-            return dtype
-    raise ValueError(f"unknown dtype {name!r}")
-
-
-def _extension_package(name: str) -> Any:
-    try:
-        return importlib.import_module(_EXTENSION_PACKAGE)
-    except ImportError:
-        raise ConfigurationError(
-            f"a stored array has dtype {name!r}: install {_EXTENSION_PACKAGE} to read it"
-        ) from None
-
-
 def as_shape(dimensions: Any) -> tuple[int, ...]:
     """Return a stored list of axis lengths as a shape.
 
@@ -206,7 +172,9 @@ def as_shape(dimensions: Any) -> tuple[int, ...]:
 def view_over(
     buffer: Buffer, *, dtype: np.dtype[Any], shape: tuple[int, ...], start: int = 0
 ) -> Array:
-    """Return a read-only array over ``buffer`` from byte ``start`` on, without copying it.
+    """Return an array over ``buffer`` from byte ``start`` on, without copying it.
+
+    It can be written to only where the buffer can.
 
     Raises:
         ValueError: The buffer ends too early, or NumPy cannot hold the shape.
@@ -214,8 +182,5 @@ def view_over(
     """
     count = math.prod(shape)
     if count:
-        array = np.frombuffer(buffer, dtype, count, start).reshape(shape)
-    else:
-        array = np.empty(shape, dtype)
-    array.flags.writeable = False
-    return array
+        return np.frombuffer(buffer, dtype, count, start).reshape(shape)
+    return np.empty(shape, dtype)

@@ -1,61 +1,40 @@
-"""One column of a payload: its rows as bytes, and the bytes as rows.
-
-Cells that are arrays of one kind and one dtype become their raw bytes, back to back, whatever their
-shapes. All other columns hold one encoded value per row, arrays of mixed dtypes included.
-"""
+"""One column of a payload, read: its bytes verified, and turned into the cells of its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from enum import Enum
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 import xxhash
 
 from redis_replay.arrays import (
+    ARRAY,
     MAX_DIMENSIONS,
     Array,
     Buffer,
-    dtype_name,
-    dtype_named,
+    HandOut,
     kind_named,
-    kind_of,
+    read_only,
     view_over,
 )
-from redis_replay.codec import Value, decode_value, value_encoder
-from redis_replay.directory import CELLS, Column, even_bounds
+from redis_replay.codec import value_decoder
+from redis_replay.compression import expander
+from redis_replay.dtypes import dtype_named
 from redis_replay.errors import PayloadCorrupted
+from redis_replay.layout import BYTES, CELLS, Column
+from redis_replay.narrowing import widened
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnDraft:
-    """A column that has no place in the payload yet.
-
-    The attributes are those of `Column`; ``pieces`` are its rows, one contiguous buffer each.
-    """
-
-    name: str
-    kind: str
-    dtype: str
-    shapes: tuple[tuple[int, ...], ...]
-    bounds: Sequence[int]
-    pieces: list[Array] | list[bytes]
-
-    @property
-    def length(self) -> int:
-        """Bytes of all rows."""
-        return self.bounds[-1]
+class _Absent(Enum):
+    ABSENT = "absent"
 
 
-def draft_column(group_id: str, *, name: str, cells: Sequence[Value]) -> ColumnDraft:
-    """Lay out one field of all rows; the pieces of arrays still refer to the caller's memory.
-
-    Raises:
-        TypeError: A cell cannot be stored. The message names group, row and field path.
-    """
-    return _array_draft(group_id, name, cells) or _cell_draft(group_id, name, cells)
+ABSENT: Final = _Absent.ABSENT
+"""Stands in a list of cells for a row that lacks the field."""
 
 
 def verify_column(column: Column, buffer: Buffer, *, start: int, group_id: str | None) -> None:
@@ -69,97 +48,132 @@ def verify_column(column: Column, buffer: Buffer, *, start: int, group_id: str |
         raise PayloadCorrupted(
             f"group {group_id!r}, field {column.name!r}: the stored bytes fail their checksum",
             group_id=group_id,
+            field=column.name,
         )
 
 
 def decode_rows(
-    column: Column, buffer: Buffer, *, start: int, rows: range, group_id: str | None
+    column: Column,
+    buffer: Buffer,
+    *,
+    start: int,
+    rows: range,
+    group_id: str | None,
+    blobs: Mapping[int, Buffer] | None = None,
+    hand_out: HandOut = read_only,
 ) -> list[Any]:
-    """Return the cells of neighbouring rows; the first one begins at ``start`` in the buffer.
+    """Return the cells of neighbouring rows, `ABSENT` for rows that lack the field.
+
+    Args:
+        column: The rows belong to it.
+        buffer: Holds their stored bytes.
+        start: Where the first row begins in the buffer.
+        rows: Numbers of the rows.
+        group_id: Named in errors.
+        blobs: Stored bytes of the shared values, by number; none of those left out may be needed.
+        hand_out: What becomes of each array.
 
     Raises:
         PayloadCorrupted: The bytes are not such cells.
         ConfigurationError: An array needs a package that is not installed.
     """
-    if column.kind == CELLS:
-        return _decoded_cells(column, buffer, start=start, rows=rows, group_id=group_id)
+    storage, expanded = column.storage, column.storage.expanded
+    decode = restore = row = None
     try:
-        return _decoded_arrays(column, buffer, start=start, rows=rows)
-    except (ValueError, OverflowError) as error:
+        if column.is_raw:
+            return _raw_arrays(column, buffer, start=start, rows=rows, hand_out=hand_out)
+        expand = None if expanded is None else expander()
+        if column.kind == CELLS:
+            shared = _shared_values(column, blobs or {}, expand) if storage.blobs else ()
+            decode = value_decoder(column.name, hand_out=hand_out, shared=shared)
+        else:
+            restore = _array_reader(column, hand_out)
+        view, bounds, absent = memoryview(buffer), column.bounds, storage.absent
+        shift = start - bounds[rows.start]
+        cells: list[Any] = []
+        for row in rows:
+            if absent and row in absent:
+                cells.append(ABSENT)
+                continue
+            stored: Buffer = view[bounds[row] + shift : bounds[row + 1] + shift]
+            if expand is not None and expanded is not None:
+                stored = expand(stored, expanded[row + 1] - expanded[row])
+            if decode is not None:
+                cells.append(decode(stored))
+            elif restore is not None:
+                cells.append(restore(stored, column.shape_of(row)))
+        return cells
+    except (PayloadCorrupted, ValueError, OverflowError) as error:
+        where = f"group {group_id!r}" if row is None else f"group {group_id!r}, row {row}"
+        what = f": {error}" if decode is not None else f", field {column.name!r}: {error}"
         raise PayloadCorrupted(
-            f"group {group_id!r}, field {column.name!r}: {error}", group_id=group_id
+            where + what,
+            group_id=group_id,
+            field=column.name,
+            row=row,
         ) from error
 
 
-def _array_draft(group_id: str, name: str, cells: Sequence[Value]) -> ColumnDraft | None:
-    """Lay out a field of arrays, ``None`` if its cells are not of one array kind and dtype."""
-    kind = kind_of(cells[0])
-    if kind is None or any(kind_of(cell) is not kind for cell in cells):
-        return None
-    arrays: list[Array] = [kind.to_array(cell) for cell in cells]
-    dtype = arrays[0].dtype
-    if any(array.dtype != dtype for array in arrays):
-        return None
-    shapes = tuple(array.shape for array in arrays)
-    bounds: Sequence[int]
-    if shapes.count(shapes[0]) == len(shapes):
-        shapes, bounds = shapes[:1], even_bounds(len(arrays), arrays[0].nbytes)
-    else:
-        bounds = tuple(accumulate((array.nbytes for array in arrays), initial=0))
-    return ColumnDraft(
-        name=name,
-        kind=kind.name,
-        dtype=dtype_name(dtype, path=f"group {group_id!r}: {name}"),
-        shapes=shapes,
-        bounds=bounds,
-        pieces=[
-            array if array.flags.c_contiguous else np.ascontiguousarray(array) for array in arrays
-        ],
-    )
-
-
-def _cell_draft(group_id: str, name: str, cells: Sequence[Value]) -> ColumnDraft:
-    encode = value_encoder()
-    encoded: list[bytes] = []
-    for row, cell in enumerate(cells):
-        try:
-            encoded.append(encode(cell, name))
-        except TypeError as error:
-            raise TypeError(f"group {group_id!r}, row {row}: {error}") from None
-    return ColumnDraft(
-        name, CELLS, "", (), tuple(accumulate(map(len, encoded), initial=0)), encoded
-    )
-
-
-def _decoded_cells(
-    column: Column, buffer: Buffer, *, start: int, rows: range, group_id: str | None
+def _raw_arrays(
+    column: Column, buffer: Buffer, *, start: int, rows: range, hand_out: HandOut
 ) -> list[Any]:
-    bounds, view = column.bounds, memoryview(buffer)
-    shift = start - bounds[rows.start]
-    cells: list[Any] = []
-    for row in rows:
-        try:
-            cell = decode_value(view[bounds[row] + shift : bounds[row + 1] + shift], column.name)
-        except PayloadCorrupted as error:
-            raise PayloadCorrupted(
-                f"group {group_id!r}, row {row}: {error}", group_id=group_id
-            ) from error
-        cells.append(cell)
-    return cells
-
-
-def _decoded_arrays(column: Column, buffer: Buffer, *, start: int, rows: range) -> list[Any]:
+    """Return arrays over the buffer; the width of their elements is checked against the rows."""
     kind, dtype = kind_named(column.kind), dtype_named(column.dtype)
     first = column.bounds[rows.start]
     count, rest = divmod(column.bounds[rows.stop] - first, dtype.itemsize)
     if rest:
         raise ValueError(f"its bytes are not a number of {dtype}")
     elements = view_over(buffer, dtype=dtype, shape=(count,), start=start)
+    if hand_out is read_only:
+        elements = read_only(elements)  # then so are all views of it
+    arrays: list[Array]
     if len(column.shapes) == 1 and 0 < len(column.shapes[0]) < MAX_DIMENSIONS:
-        stacked = elements.reshape(len(rows), *column.shapes[0])
-        return [kind.from_array(row) for row in stacked]
-    edges = [(edge - first) // dtype.itemsize for edge in column.bounds[rows.start : rows.stop + 1]]
-    return [
-        kind.from_array(elements[begin:end].reshape(column.shape_of(row)))
-        for row, (begin, end) in zip(rows, pairwise(edges), strict=True)
-    ]
+        arrays = list(elements.reshape(len(rows), *column.shapes[0]))
+    else:
+        width, bounds = dtype.itemsize, column.bounds[rows.start : rows.stop + 1]
+        arrays = [
+            elements[(begin - first) // width : (end - first) // width].reshape(
+                column.shape_of(row)
+            )
+            for row, (begin, end) in zip(rows, pairwise(bounds), strict=True)
+        ]
+    if kind is ARRAY and hand_out is read_only:
+        return arrays
+    return [kind.restored(array, hand_out) for array in arrays]
+
+
+def _array_reader(column: Column, hand_out: HandOut) -> Callable[[Buffer, tuple[int, ...]], Any]:
+    """Return what makes an array of the expanded bytes of one row."""
+    kind, dtype = kind_named(column.kind), dtype_named(column.dtype)
+    narrowed = column.storage.narrowed
+
+    def restore(content: Buffer, shape: tuple[int, ...]) -> Any:
+        if narrowed:
+            array = widened(content, name=narrowed, dtype=dtype, shape=shape)
+        else:
+            array = _exactly(content, dtype=dtype, shape=shape)
+        return kind.restored(array, hand_out)
+
+    return restore
+
+
+def _shared_values(
+    column: Column, blobs: Mapping[int, Buffer], expand: Callable[[Buffer, int], bytes] | None
+) -> list[Any]:
+    """Return the values that stand beside the cells, as `codec.value_decoder` takes them."""
+    shared: list[Any] = [None] * len(column.storage.blobs)
+    for number, stored in blobs.items():
+        blob = column.storage.blobs[number]
+        content = stored if expand is None else expand(stored, blob.expanded)
+        if blob.kind == BYTES:
+            shared[number] = bytes(content)
+        else:
+            array = _exactly(content, dtype=dtype_named(blob.dtype), shape=blob.shape)
+            shared[number] = (kind_named(blob.kind), read_only(array))
+    return shared
+
+
+def _exactly(content: Buffer, *, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    if len(content) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{len(content)} bytes hold no {shape} of {dtype}")
+    return view_over(content, dtype=dtype, shape=shape)

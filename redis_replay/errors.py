@@ -25,8 +25,9 @@
     │   ├── DuplicateGroup              a live slot has this id already
     │   ├── WrongState                  the slot is in another state
     │   ├── StaleAttempt                another attempt owns the slot now
-    │   ├── PayloadMissing              the payload of a live group is gone
-    │   └── PayloadCorrupted            the payload does not match its directory
+    │   └── PayloadDamaged              rows of a live group cannot be read back
+    │       ├── PayloadMissing          the payload is gone
+    │       └── PayloadCorrupted        the payload does not match its directory
     ├── AdmissionError                  a dispatch did not happen
     │   ├── BufferFull                  no place for the reservation, by groups or by bytes
     │   ├── AdmissionConflict           cursor, gate or loader moved under the cut
@@ -160,11 +161,35 @@ class StaleAttempt(SlotError):
     """The slot was given to another attempt since. Drop this result; the other one counts."""
 
 
-class PayloadMissing(SlotError):
+class PayloadDamaged(SlotError):
+    """Rows of a live group cannot be read back; they are never returned.
+
+    Attributes:
+        field: The column that is damaged, where that is known.
+        row: The row of it, where that is known.
+        quarantined: Groups that this call took out of training for it; read the rest of the batch.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        group_id: str | None = None,
+        field: str | None = None,
+        row: int | None = None,
+        quarantined: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, group_id=group_id)
+        self.field = field
+        self.row = row
+        self.quarantined = tuple(quarantined)
+
+
+class PayloadMissing(PayloadDamaged):
     """The payload of a live group is gone from the server."""
 
 
-class PayloadCorrupted(SlotError):
+class PayloadCorrupted(PayloadDamaged):
     """The payload fails its checksum or does not fit its directory."""
 
 

@@ -18,7 +18,7 @@ from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key, Keyspace, group_field
 from redis_replay._redis.records import SlotRecord
 from redis_replay.codec import Value, decode_value, encode_value
-from redis_replay.directory import Directory
+from redis_replay.directory import Directory, require_known_format
 from redis_replay.dynamic_sampling import PromptGroupRecord
 from redis_replay.errors import PayloadCorrupted, PayloadMissing
 from redis_replay.meta import KVBatchMeta
@@ -117,20 +117,18 @@ def unpack_record(group_id: str, stored: bytes) -> GroupRecord:
 
     Raises:
         PayloadCorrupted: it is damaged.
+        SchemaMismatch: a newer version of this package wrote it.
     """
     try:
-        version, fields, size, chunk, lengths, rewards, facts, directory, checksum = (
-            msgpack.unpackb(stored)
+        unpacked = msgpack.unpackb(stored)
+        require_known_format(
+            unpacked[0], known=_RECORD_FORMAT, what=f"group {group_id!r}: its record"
         )
-    except (ValueError, TypeError, msgpack.UnpackException) as broken:
+        _, fields, size, chunk, lengths, rewards, facts, directory, checksum = unpacked
+    except (ValueError, TypeError, LookupError, msgpack.UnpackException) as broken:
         raise PayloadCorrupted(
             f"group {group_id!r}: unreadable record: {broken}", group_id=group_id
         ) from broken
-    if version != _RECORD_FORMAT:
-        raise PayloadCorrupted(
-            f"group {group_id!r}: its record has format {version!r}, known is {_RECORD_FORMAT}",
-            group_id=group_id,
-        )
     tags, metrics = decode_value(facts, "tags and metrics") if facts else ([], {})
     return GroupRecord(
         group_id=group_id,

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from redis_replay.arrays import Array, dtype_named
-from redis_replay.directory import CELLS, ByteRange, Column
+from redis_replay.arrays import Array
+from redis_replay.directory import ByteRange
+from redis_replay.dtypes import dtype_named
+from redis_replay.layout import CELLS, Column
 
 Place = tuple[str, int]
 """A group and a row of it."""
@@ -71,9 +73,11 @@ class Outputs:
             TypeError: The column does not hold arrays of one dtype.
         """
         array = self._arrays.get(part.field)
-        if array is None:
+        if array is None or column.storage.blobs or column.storage.absent:
             return None
         self._check(group_id, column, array)
+        if not column.is_raw:
+            return None
         rows = range(part.start_row, part.stop_row)
         if any(column.shape_of(row) != array.shape[1:] for row in rows):
             return None
@@ -103,8 +107,9 @@ class Outputs:
             cell = cells.get(name)
             where = f"group {group_id!r}, row {row}, field {name!r}"
             if not isinstance(cell, (np.ndarray, np.generic)):
+                lacking = "" if name in cells else " (the row lacks the field)"
                 raise TypeError(
-                    f"{where}: a {type(cell).__qualname__} cannot be read into an array"
+                    f"{where}: a {type(cell).__qualname__}{lacking} cannot be read into an array"
                 )
             if cell.dtype != array.dtype:
                 raise ValueError(f"{where}: it holds {cell.dtype.str}, and out {array.dtype.str}")

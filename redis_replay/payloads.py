@@ -5,9 +5,9 @@ dtype becomes their raw bytes, everything else one encoded cell per row. One str
 written at once, and one column, or one row of one column, can be read alone (`directory`).
 
 Nothing of the caller's memory is kept: bytes are copied once, compactly, so a slice does not drag
-its base along and a reused buffer changes nothing that was stored. An array that several rows refer
-to is stored once per row. Decoding copies nothing: arrays are read-only views over the buffer that
-was received, which lives as long as one of them does. ``array.copy()`` makes a writable one.
+its base along and a reused buffer changes nothing that was stored. A large value that several rows
+hold is stored once (`sharing`). Decoding copies nothing by default: arrays are read-only views over
+the buffer that was received, which lives as long as one of them does; `forms` has the other ways.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ from typing import Any
 
 import xxhash
 
-from redis_replay.arrays import Buffer
+from redis_replay.arrays import Buffer, HandOut
 from redis_replay.blocks import joined
 from redis_replay.codec import Value
-from redis_replay.columns import ColumnDraft, decode_rows, draft_column, verify_column
-from redis_replay.directory import (
-    ByteRange,
-    Column,
-    Directory,
-    aligned,
-    directory_checksum,
-    read_plan,
-)
+from redis_replay.columns import ABSENT, decode_rows, verify_column
+from redis_replay.directory import ByteRange, Directory, directory_checksum, read_plan
+from redis_replay.drafts import ColumnDraft, draft_column
 from redis_replay.errors import PayloadCorrupted
+from redis_replay.fields import AS_GIVEN, FieldOptions
+from redis_replay.forms import ArrayForm, hand_out_as
+from redis_replay.layout import Column, aligned
 from redis_replay.rows import field_names, row_lengths, row_rewards
 
 __all__ = [
+    "ABSENT",
     "ByteRange",
     "Column",
     "Directory",
@@ -70,26 +68,44 @@ class EncodedGroup:
     rewards: tuple[float, ...] | None
 
 
-def encode_group(group_id: str, rows: Sequence[Mapping[str, Value]]) -> EncodedGroup:
+def encode_group(
+    group_id: str,
+    rows: Sequence[Mapping[str, Value]],
+    *,
+    fields: Mapping[str, FieldOptions] | None = None,
+) -> EncodedGroup:
     """Lay out the rows of one group; pure, and nothing is half done when it raises.
 
     Cells are stored as given; what `row_rewards` and `row_lengths` read from them comes on top.
 
     Args:
         group_id: Named in errors.
-        rows: At least one row; all have the same fields.
+        rows: At least one row; a row may lack fields that others have.
+        fields: How fields are stored, by name; those left out are stored as they are given.
 
     Raises:
-        ValueError: No rows, too many, no fields, a row with other fields than the first, a field
-            name that is empty or over 256 bytes, a negative length, a reward that is not finite.
+        ValueError: No rows, too many, no fields, a field name that is empty or over 256 bytes, a
+            negative length, a reward that is not finite, a value that does not fit what its field
+            is narrowed to.
         TypeError: A row is no mapping, a field name no text, a cell cannot be stored, a reward is
             not one number. The message names group, row and field path.
     """
     names = field_names(group_id, rows=rows)
     rewards = row_rewards(group_id, rows=rows)
-    drafts = [
-        draft_column(group_id, name=name, cells=[row[name] for row in rows]) for name in names
-    ]
+    is_uniform = all(len(row) == len(names) for row in rows)
+    drafts: list[ColumnDraft] = []
+    for name in names:
+        present = None if is_uniform else [at for at, row in enumerate(rows) if name in row]
+        drafts.append(
+            draft_column(
+                group_id,
+                name=name,
+                cells=[row[name] for row in rows if is_uniform or name in row],
+                present=present,
+                row_count=len(rows),
+                options=fields.get(name, AS_GIVEN) if fields else AS_GIVEN,
+            )
+        )
     payload = _laid_out(drafts)
     directory = Directory(len(rows), len(payload), _finished(drafts, payload)).to_bytes()
     return EncodedGroup(
@@ -110,8 +126,11 @@ def decode_group(
     *,
     select_fields: Sequence[str] | None = None,
     checksum: int | None = None,
+    arrays: ArrayForm = "read_only",
 ) -> list[dict[str, Any]]:
     """Return the rows of a group, with all fields or the selected ones in their order.
+
+    A field that a row lacks is no key of its dictionary.
 
     Args:
         group_id: Named in errors.
@@ -119,9 +138,11 @@ def decode_group(
         payload: The whole payload, as received.
         select_fields: Fields wanted; the others are neither verified nor decoded.
         checksum: If given, `EncodedGroup.checksum`, which the directory must match.
+        arrays: The form in which arrays are handed out.
 
     Raises:
         PayloadCorrupted: Length, checksum or contents are not what was written.
+        SchemaMismatch: A newer version of this package wrote the group.
         ValueError: A selected field does not exist; the message lists what does.
         ConfigurationError: A dtype needs a package that is not installed.
     """
@@ -134,17 +155,18 @@ def decode_group(
             f"{directory.payload_bytes}",
             group_id=group_id,
         )
-    all_rows = range(directory.row_count)
-    cells: list[list[Any]] = []
+    view, hand_out = memoryview(payload), hand_out_as(arrays)
+    cells: dict[str, list[Any]] = {}
     for column in columns:
-        verify_column(column, payload, start=column.offset, group_id=group_id)
-        cells.append(
-            decode_rows(column, payload, start=column.offset, rows=all_rows, group_id=group_id)
-        )
-    names = [column.name for column in columns]
-    if not names:
-        return [{} for _ in all_rows]
-    return [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)]
+        stored = view[column.offset : column.offset + column.length]
+        cells[column.name] = _whole_column(column, stored, group_id, hand_out)
+    if not cells:
+        return [{} for _ in range(directory.row_count)]
+    rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+    for column in columns:
+        for index in column.storage.absent:
+            del rows[index][column.name]
+    return rows
 
 
 def decode_columns(
@@ -154,10 +176,12 @@ def decode_columns(
     fields: Sequence[str] | None = None,
     rows: Sequence[int] | None = None,
     group_id: str | None = None,
+    arrays: ArrayForm = "read_only",
 ) -> dict[str, list[Any]]:
     """Return cells from the ranges that `read_plan` asked for with the same fields and rows.
 
-    Whole columns are verified; rows of a column are not (D33).
+    Whole columns are verified; rows of a column are not (D33). A cell is `ABSENT` where the row
+    lacks the field.
 
     Args:
         directory: Of the group.
@@ -165,39 +189,89 @@ def decode_columns(
         fields: Fields wanted, all by default.
         rows: Rows wanted, in any order; the cells come in this order.
         group_id: Named in errors.
+        arrays: The form in which arrays are handed out.
 
     Raises:
         PayloadCorrupted: A reply is shorter or longer than its range, or its contents are damaged.
         ValueError: A range of the plan was not received; no such field or row.
-        ConfigurationError: A dtype needs a package that is not installed.
+        ConfigurationError: A dtype or a form needs a package that is not installed.
     """
-    wanted = range(directory.row_count) if rows is None else rows
-    found: dict[str, dict[int, Any]] = {column.name: {} for column in directory.select(fields)}
-    columns = {column.name: column for column in directory.columns}
+    plan: dict[str, list[ByteRange]] = {column.name: [] for column in directory.select(fields)}
     for part in read_plan(directory, fields=fields, rows=rows):
-        if part not in buffers:
-            raise ValueError(f"group {group_id!r}: nothing was received for {part}")
-        column, received = columns[part.field], buffers[part]
-        if memoryview(received).nbytes != part.length:
-            raise PayloadCorrupted(
-                f"group {group_id!r}, field {part.field!r}: "
-                f"{memoryview(received).nbytes} bytes instead of {part.length}",
-                group_id=group_id,
-            )
-        if part.whole_column:
-            verify_column(column, received, start=0, group_id=group_id)
-        span = range(part.start_row, part.stop_row)
-        cells = decode_rows(column, received, start=0, rows=span, group_id=group_id)
-        found[part.field].update(zip(span, cells, strict=True))
+        plan[part.field].append(part)
+        _check_received(part, buffers, group_id)
+    hand_out = hand_out_as(arrays)
     result: dict[str, list[Any]] = {}
-    for name, cells_by_row in found.items():
+    for column in directory.select(fields):
+        parts = plan[column.name]
+        blobs: dict[int, Buffer] = {p.blob: buffers[p] for p in parts if p.blob is not None}
+        found: dict[int, Any] = {}
+        for part in parts:
+            if part.blob is not None:
+                continue
+            span, received = range(part.start_row, part.stop_row), buffers[part]
+            if part.whole_column:
+                found = dict(enumerate(_whole_column(column, received, group_id, hand_out)))
+                break
+            cells = decode_rows(
+                column,
+                received,
+                start=0,
+                rows=span,
+                group_id=group_id,
+                blobs=blobs,
+                hand_out=hand_out,
+            )
+            found.update(zip(span, cells, strict=True))
+        wanted = range(directory.row_count) if rows is None else rows
         for row in wanted:
-            if row not in cells_by_row:  # a row without bytes
-                [cells_by_row[row]] = decode_rows(
-                    columns[name], b"", start=0, rows=range(row, row + 1), group_id=group_id
+            if row not in found:  # a row without bytes
+                [found[row]] = decode_rows(
+                    column,
+                    b"",
+                    start=0,
+                    rows=range(row, row + 1),
+                    group_id=group_id,
+                    hand_out=hand_out,
                 )
-        result[name] = [cells_by_row[row] for row in wanted]
+        result[column.name] = [found[row] for row in wanted]
     return result
+
+
+def _check_received(
+    part: ByteRange, buffers: Mapping[ByteRange, Buffer], group_id: str | None
+) -> None:
+    if part not in buffers:
+        raise ValueError(f"group {group_id!r}: nothing was received for {part}")
+    received_bytes = memoryview(buffers[part]).nbytes
+    if received_bytes != part.length:
+        raise PayloadCorrupted(
+            f"group {group_id!r}, field {part.field!r}: {received_bytes} bytes instead of "
+            f"{part.length}",
+            group_id=group_id,
+            field=part.field,
+        )
+
+
+def _whole_column(
+    column: Column, stored: Buffer, group_id: str | None, hand_out: HandOut
+) -> list[Any]:
+    """Verify all bytes of a column and return the cells of all rows."""
+    verify_column(column, stored, start=0, group_id=group_id)
+    shared = column.storage.blobs
+    blobs: dict[int, Buffer] | None = None
+    if shared:
+        view = memoryview(stored)
+        blobs = {at: view[b.offset : b.offset + b.length] for at, b in enumerate(shared)}
+    return decode_rows(
+        column,
+        stored,
+        start=column.bounds[0],
+        rows=range(len(column.bounds) - 1),
+        group_id=group_id,
+        blobs=blobs,
+        hand_out=hand_out,
+    )
 
 
 def chunk_offsets(payload_bytes: int, chunk_bytes: int) -> list[tuple[int, int]]:
@@ -233,16 +307,6 @@ def _finished(drafts: Sequence[ColumnDraft], payload: bytes | memoryview) -> tup
     for draft in drafts:
         start = aligned(position)
         position = start + draft.length
-        columns.append(
-            Column(
-                name=draft.name,
-                kind=draft.kind,
-                dtype=draft.dtype,
-                offset=start,
-                length=draft.length,
-                checksum=xxhash.xxh3_64_intdigest(view[start:position]),
-                shapes=draft.shapes,
-                bounds=draft.bounds,
-            )
-        )
+        checksum = xxhash.xxh3_64_intdigest(view[start:position])
+        columns.append(draft.place(start, checksum))
     return tuple(columns)

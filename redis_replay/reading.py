@@ -26,7 +26,7 @@ from redis_replay.directory import ByteRange, read_plan
 from redis_replay.errors import PayloadMissing
 from redis_replay.groups import GroupRecord
 from redis_replay.outputs import Outputs
-from redis_replay.payloads import chunk_offsets, decode_columns
+from redis_replay.payloads import ABSENT, chunk_offsets, decode_columns
 
 Row = dict[str, Value]
 _WIDEST_GAP_BYTES: Final = 64
@@ -249,13 +249,17 @@ def decoded_rows(
         group_id=group_id,
     )
     result: dict[str, Row] = {}
+    lacking = any(column.storage.absent for column in read.wanted.record.directory.columns)
     rows = range(read.wanted.record.directory.row_count) if read.rows is None else read.rows
     for at, row in enumerate(rows):
-        cells: Row = {name: column[at] for name, column in columns.items()}
+        found = {name: column[at] for name, column in columns.items()}
+        cells: Row = (
+            {name: cell for name, cell in found.items() if cell is not ABSENT} if lacking else found
+        )
         if written := read.written.get(row):
             cells.update(written)
             if fields is not None:
-                cells = {name: cells[name] for name in fields}
+                cells = {name: cells[name] for name in fields if name in cells}
         if outputs is not None:
             outputs.put(group_id, row, cells)
         result[f"{group_id}_g{row}"] = cells

@@ -1,8 +1,8 @@
 """What the rows of a group must be, before any of them becomes bytes.
 
-The rows of a group are one mapping of fields per sample. All rows have the same fields, because a
-field is stored as a column; a value that is missing is ``None``. Two fields mean something to the
-store and are read here: how long a row is, and what it earned.
+The rows of a group are one mapping of fields per sample. A field is stored as a column; a row may
+lack a field that others have, and reads back without it, which is not the same as ``None``. Two
+fields mean something to the store and are read here: how long a row is, and what it earned.
 """
 
 from __future__ import annotations
@@ -17,28 +17,24 @@ from redis_replay.rewards import reward_as_float
 
 
 def field_names(group_id: str, *, rows: Sequence[Mapping[str, Value]]) -> tuple[str, ...]:
-    """Return the names that all rows share, in the order of the first row.
+    """Return the names of all fields, in the order in which the rows first name them.
 
     Raises:
-        ValueError: No rows or too many, no fields, a row with other fields than the first one, or
-            a name that is empty, too long or no valid text.
+        ValueError: No rows or too many, no fields, or a name that is empty, too long or no valid
+            text.
         TypeError: A row is no mapping, or a name no text.
     """
     if not 1 <= len(rows) <= MAX_ROWS:
         raise ValueError(f"group {group_id!r}: {len(rows)} rows, but 1 to {MAX_ROWS} can be stored")
+    is_uniform = True
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
                 f"group {group_id!r}, row {index}: a mapping of fields was expected, got "
                 f"{type(row).__qualname__}"
             )
-        if row.keys() != rows[0].keys():
-            odd = sorted(map(repr, row.keys() ^ rows[0].keys()))
-            raise ValueError(
-                f"group {group_id!r}: row {index} and row 0 differ in the fields {', '.join(odd)}; "
-                "give every row the same fields, None where there is no value"
-            )
-    names = tuple(rows[0])
+        is_uniform = is_uniform and row.keys() == rows[0].keys()
+    names = tuple(rows[0] if is_uniform else dict.fromkeys(name for row in rows for name in row))
     if not names:
         raise ValueError(f"group {group_id!r}: the rows have no fields")
     for name in names:
@@ -62,12 +58,19 @@ def row_rewards(group_id: str, *, rows: Sequence[Mapping[str, Value]]) -> tuple[
     """Return the reward of each row as a plain float, ``None`` if the rows have no ``reward``.
 
     Raises:
-        ValueError: NaN, infinite, or not exact as a float64; names group and row.
+        ValueError: NaN, infinite, or not exact as a float64, or only some rows have one; names
+            group and row.
         TypeError: Not one number. Shapes ``(1,)`` and ``(n, 1)`` are refused like any other array:
             one value must never be spread over rows, nor rows folded into one value.
     """
-    if "reward" not in rows[0]:
+    without = [index for index, row in enumerate(rows) if "reward" not in row]
+    if len(without) == len(rows):
         return None
+    if without:
+        raise ValueError(
+            f"group {group_id!r}, row {without[0]}: reward is missing, and other rows have one; "
+            "reward all rows of a group or none"
+        )
     return tuple(
         reward_as_float(row["reward"], where=f"group {group_id!r}, row {index}: reward")
         for index, row in enumerate(rows)

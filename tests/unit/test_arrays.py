@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from redis_replay import arrays
+from redis_replay import arrays, dtypes
 from redis_replay.codec import decode_value, encode_value
 from redis_replay.errors import ConfigurationError
 from redis_replay.payloads import decode_group, encode_group
@@ -19,9 +19,9 @@ from redis_replay.payloads import decode_group, encode_group
 @pytest.fixture
 def without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    arrays.dtype_named.cache_clear()
+    dtypes.dtype_named.cache_clear()
     yield
-    arrays.dtype_named.cache_clear()
+    dtypes.dtype_named.cache_clear()
 
 
 @pytest.mark.usefixtures("without_ml_dtypes")

@@ -23,8 +23,12 @@ BAD_ROWS: dict[str, tuple[Any, type[Exception], str]] = {
     "no rows": ([], ValueError, "'g7': 0 rows"),
     "too many rows": ([{"a": 1}] * (MAX_ROWS + 1), ValueError, "'g7': 65537 rows"),
     "no fields": ([{}], ValueError, "'g7': the rows have no fields"),
-    "a field less": ([{"a": 1, "b": 1}, {"a": 1}], ValueError, "row 1 and row 0 .* 'b'"),
-    "a field more": ([{"a": 1}, {"a": 1}, {"a": 1, "c": 1}], ValueError, "row 2 and row 0 .* 'c'"),
+    "a bad name further down": ([{"a": 1}, {"": 1}], ValueError, "'' has 0 bytes"),
+    "rewards for some": (
+        [{"a": 1, "reward": 0.5}, {"reward": 0.5}, {"a": 1}],
+        ValueError,
+        "'g7', row 2: reward is missing",
+    ),
     "empty name": ([{"": 1}], ValueError, "'' has 0 bytes"),
     "long name": ([{"π" * 129: 1}], ValueError, "has 258 bytes"),
     "broken name": ([{"\ud800": 1}], ValueError, "not valid text"),
@@ -32,7 +36,7 @@ BAD_ROWS: dict[str, tuple[Any, type[Exception], str]] = {
     "row that is no mapping": ([{"a": 1}, [1]], TypeError, "row 1: a mapping .* list"),
     "columns instead of rows": ({"a": [1, 2]}, TypeError, "row 0: a mapping .* str"),
     "unstorable": ([{"a": 1}, {"a": [0, {3}]}], TypeError, r"'g7', row 1: a\[1\]: .*set"),
-    "objects": ([{"a": np.array([None])}], TypeError, "'g7': a: arrays of dtype object"),
+    "objects": ([{"a": np.array([None])}], TypeError, "'g7', row 0: a: arrays of dtype object"),
     "negative length": ([{"length": 1}, {"length": -1}], ValueError, "row 1: length -1"),
 }
 
