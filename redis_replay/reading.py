@@ -32,6 +32,9 @@ Row = dict[str, Value]
 _WIDEST_GAP_BYTES: Final = 64
 """Ranges this close are read as one; columns lie at most an alignment apart."""
 
+_GROUPS_A_TURN: Final = 16
+"""Groups that are planned before other tasks have their turn."""
+
 _WRITTEN_SLICE: Final = 8
 """Groups whose written-back cells are held encoded and decoded at one time."""
 
@@ -95,10 +98,13 @@ async def read_groups(
         TypeError: A field that has an array holds something else.
     """
     cells = await _read_written(gateway, wanted, fields)
-    reads = [
-        plan_read(gateway.keyspace, one, fields=fields, written=written, outputs=outputs)
-        for one, written in zip(wanted, cells, strict=True)
-    ]
+    reads: list[GroupRead] = []
+    for one, written in zip(wanted, cells, strict=True):
+        if len(reads) % _GROUPS_A_TURN == 0:
+            await anyio.lowlevel.checkpoint()
+        reads.append(
+            plan_read(gateway.keyspace, one, fields=fields, written=written, outputs=outputs)
+        )
     ranges = [part for read in reads for part in read.ranges]
     lengths = iter(await gateway.read(ranges))
     found: dict[str, Row] = {}

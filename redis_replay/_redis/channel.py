@@ -13,8 +13,8 @@ import select
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from redis_replay._redis.transfer import WINDOW_BYTES, Command, Range
 _MOST_CHANNELS: Final = 16
 _LANES: Final = 2
 _SILENCE_SECONDS: Final = 5.0
-"""How long nothing may be sent or received before a channel is given up."""
+"""After this long without a byte, or half of it, a channel is given up."""
 
 _TURN_BYTES: Final = 1024 * 1024
 """What one task moves before the others have their turn."""
@@ -45,6 +45,7 @@ class Channel:
         self._socket = opened
         self._is_tls = isinstance(opened, ssl.SSLSocket)
         self._moved = 0
+        self._patience = anyio.CancelScope()
         self.replies = Replies(self._receive)
 
     @property
@@ -53,6 +54,14 @@ class Channel:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
+
+    @contextmanager
+    def exchange(self) -> Generator[None]:
+        """Send and receive in the block; after a silence of the server it ends with `NoAnswer`."""
+        with anyio.move_on_after(_SILENCE_SECONDS) as self._patience:
+            yield
+            return
+        raise NoAnswer(f"nothing was heard of the server for {_SILENCE_SECONDS:g} s")
 
     async def send(self, commands: Sequence[Command]) -> None:
         """Send commands, large arguments from where they lie."""
@@ -102,16 +111,21 @@ class Channel:
 
     async def _wait(self, ready: Callable[[socket.socket], Awaitable[None]]) -> None:
         self._moved = 0
-        with anyio.move_on_after(_SILENCE_SECONDS):
-            await ready(self._socket)
-            return
-        raise NoAnswer(f"nothing was heard of the server for {_SILENCE_SECONDS:g} s")
+        self._hear()
+        await ready(self._socket)
 
     async def _take_turns(self, count: int) -> None:
         self._moved += count
         if self._moved > _TURN_BYTES:
             self._moved = 0
+            self._hear()
             await anyio.lowlevel.checkpoint()
+
+    def _hear(self) -> None:
+        """Put the end of patience off; not each time, since that costs as much as a short wait."""
+        now = anyio.current_time()
+        if self._patience.deadline < now + _SILENCE_SECONDS / 2:
+            self._patience.deadline = now + _SILENCE_SECONDS
 
     def close(self) -> None:
         """Close the connection."""
@@ -171,7 +185,8 @@ class ChannelTransfer:
         async with self._room:
             channel = await self._fit_channel()
             try:
-                yield channel
+                with channel.exchange():
+                    yield channel
             except BaseException:
                 channel.close()
                 raise

@@ -32,7 +32,7 @@ from tests.harness import GROUP_SIZE
 pytestmark = pytest.mark.anyio
 
 CERTIFICATE = Path(__file__).parents[1] / "fixtures" / "tls" / "certificate.pem"
-SILENCE_SECONDS = 0.25
+SILENCE_SECONDS = 0.5
 CHUNK_BYTES = 1 << 16
 
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 CERTIFICATE = Path(__file__).parents[1] / "fixtures" / "tls" / "certificate.pem"
 BOTH_WAYS: tuple[TransferWay, ...] = ("plain", "channel")
-SILENCE_SECONDS = 0.25
+SILENCE_SECONDS = 0.5
 
 
 def gateway_to(target: Target, way: TransferWay = "channel", **options: Any) -> Gateway:
