@@ -17,9 +17,9 @@ end
 -- Moves slots to a holder under a new claim number. Returns the number and the reply's group items.
 function batch.give(slots, holder, step)
   local number = control.draw('next_fence', 1)
-  listing.move(slots, function(found)
+  local items = listing.move(slots, function(found)
     found.state, found.fence, found.batch, found.epoch = 'claimed', number, number, holder.epoch
   end)
   manifest.write(number, holder, step, slots)
-  return number, slot.items(slots)
+  return number, items
 end

@@ -9,16 +9,12 @@
 local pick = {}
 
 function pick.buffer()
-  local members, number = {}, weight.above(keys.ready, args.lowest)
+  local versions, number = {}, weight.above(keys.ready, args.lowest)
   while number do
-    weight.append(members, keys.ready, number, args.maximum)
+    versions[#versions + 1] = weight.append({}, keys.ready, number, args.maximum)
     number = weight.above(keys.ready, '(' .. number)
   end
-  table.sort(members)
-  for at = #members, args.maximum + 1, -1 do
-    members[at] = nil
-  end
-  return members
+  return weight.merge(versions, args.maximum)
 end
 
 function pick.freshest()

@@ -7,14 +7,17 @@ local record = {}
 
 local FIELDS = { 'state', 'order', 'fence', 'start', 'finish', 'target', 'payload_fence', 'epoch', 'attempt',
   'batch', 'requeues', 'written', 'bytes', 'dispatch', 'replacement' }
+local WORDS = '^(%S+)' .. string.rep(' (%S+)', #FIELDS - 1)
 
+-- One match and one table: a claim reads as many records as it takes groups.
 function record.parse(group_id, packed)
-  local words, found = text.words(packed), { id = group_id }
-  for at = 2, #FIELDS do
-    found[FIELDS[at]] = tonumber(words[at])
-  end
-  found.state = words[1]
-  return found
+  local state, order, fence, start, finish, target, payload_fence, epoch, attempt, batch, requeues, written, bytes,
+    dispatch, replacement = string.match(packed, WORDS)
+  return { id = group_id, state = state or packed, order = tonumber(order), fence = tonumber(fence),
+    start = tonumber(start), finish = tonumber(finish), target = tonumber(target), epoch = tonumber(epoch),
+    payload_fence = tonumber(payload_fence), attempt = tonumber(attempt), batch = tonumber(batch),
+    requeues = tonumber(requeues), written = tonumber(written), bytes = tonumber(bytes), dispatch = tonumber(dispatch),
+    replacement = tonumber(replacement) }
 end
 
 function record.format(found)
@@ -26,8 +29,10 @@ function record.format(found)
   return table.concat(words, ' ')
 end
 
+-- Order and id of a group never change, so its member is written once.
 function record.member(found)
-  return string.format('%016.0f:', found.order) .. found.id
+  found.member = found.member or string.format('%016.0f:', found.order) .. found.id
+  return found.member
 end
 
 function record.id_of(member)

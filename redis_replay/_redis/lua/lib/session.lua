@@ -18,11 +18,11 @@ function session.open()
   if refusal then return refusal end
   local kept = redis.call('HGET', keys.sessions, window_field())
   if kept then
-    local items = text.unpack(kept)
-    local call, digest = tonumber(table.remove(items, 1)), table.remove(items, 1)
+    local call, digest = unpack(text.unpack(kept, 2))
+    call = tonumber(call)
     if call > args.call then return control.head('EXPIRED', text.whole(call)) end
     if call == args.call and digest ~= args.digest then return control.head('REUSED') end
-    if call == args.call then return items end
+    if call == args.call then return { unpack(text.unpack(kept), 3) } end
   end
   local record = redis.call('HGET', keys.owners, args.owner)
   local epoch = record and text.words(record)[1]

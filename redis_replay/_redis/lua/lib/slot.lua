@@ -37,17 +37,17 @@ end
 
 -- The refusal that names the first slot in none of the states, or nil.
 function slot.unfit(slots, states)
+  local fit = ' ' .. states .. ' '
   for _, found in ipairs(slots) do
-    if not string.find(' ' .. states .. ' ', ' ' .. found.state .. ' ', 1, true) then
+    if found.state ~= states and not string.find(fit, ' ' .. found.state .. ' ', 1, true) then
       return control.head('STATE', found.id, found.state)
     end
   end
 end
 
 function slot.load(ids, states)
-  local slots, absent = slot.find(ids)
-  if not slots then return nil, absent end
-  local refusal = slot.unfit(slots, states)
+  local slots, refusal = slot.find(ids)
+  if slots then refusal = slot.unfit(slots, states) end
   return not refusal and slots or nil, refusal
 end
 

@@ -27,3 +27,19 @@ function weight.append(members, key, number, limit)
   end
   return members
 end
+
+-- The first members of several versions in buffer order, each version's being in that order already.
+function weight.merge(versions, limit)
+  if #versions == 1 then return versions[1] end
+  local members, from = {}, {}
+  while #members < limit do
+    local first, least
+    for at = 1, #versions do
+      local member = versions[at][from[at] or 1]
+      if member and (not least or member < least) then first, least = at, member end
+    end
+    if not first then break end
+    members[#members + 1], from[first] = least, (from[first] or 1) + 1
+  end
+  return members
+end
