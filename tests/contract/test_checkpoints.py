@@ -34,10 +34,11 @@ async def test_a_checkpoint_names_what_the_run_holds(runs: Runs) -> None:
     async with runs.open() as store:
         await commit_ready(store, 0, group_id="ready")
         await store.buffer.reserve(0, group_id="reserved")
-        info = await store.checkpoints.create("first", extra={"model": "a.npz"}, pin=True)
+        extra = {"model": "a.npz", "hash": b"\xff\x00:1"}
+        info = await store.checkpoints.create("first", extra=extra, pin=True)
         assert {"reserved": 1, "ready": 1, "claimed": 0, "quarantined": 0} == dict(info.groups)
         assert ("first", 0, -1, True) == (info.name, info.step, info.dispatch_index, info.pinned)
-        assert {"model": "a.npz"} == info.extra
+        assert extra == info.extra
         assert 16 == len(info.digest)
         assert [info] == await store.checkpoints.list()
         assert info == await store.checkpoints.show("first")

@@ -265,3 +265,16 @@ async def test_a_loader_position_is_never_applied_to_another_dataset(runs: Runs)
         async with opened_job(store, per_step=3) as job:
             await job.run(range(2), prompts=200)
             assert {0: [500, 501, 502], 1: [0, 1, 2]} == job.trained
+
+
+async def test_a_loader_position_brings_the_name_of_its_dataset_along(runs: Runs) -> None:
+    async with runs.open(groups_per_step=2, dataset="a") as store, opened_job(store) as job:
+        await job.dispatch()
+        await store.checkpoints.create("kept")
+    meta = control_key(runs, Key.META)
+    await runs.client.hset(meta, "dataset", "")
+    await runs.client.hdel(meta, "loader_state")
+    async with runs.open() as store:
+        await store.checkpoints.restore("kept")
+    with pytest.raises(RunMismatch, match="dataset 'a', asked is 'b'"):
+        await runs.open(dataset="b").__aenter__()

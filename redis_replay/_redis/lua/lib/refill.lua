@@ -29,9 +29,9 @@ end
 
 -- Takes position and policy from the checkpoint; settings and counters go on from where they are.
 function refill.meta(answer, highest)
-  local live = redis.call('HMGET', keys.meta, 'policy', 'windows', 'loader_revision', 'next_order')
+  local live = redis.call('HMGET', keys.meta, 'policy', 'windows', 'loader_revision', 'next_order', 'dataset')
   local kept = redis.call('HMGET', saved[1].meta, 'policy', 'windows', 'gate_window', 'admitted', 'drained_step',
-    'loader_state')
+    'loader_state', 'dataset')
   if not live[1] and kept[1] then
     control.set('policy', kept[1])
     control.set('windows', kept[2] or '')
@@ -44,6 +44,7 @@ function refill.meta(answer, highest)
   for at, name in ipairs({ 'admitted', 'drained_step', 'loader_state' }) do
     if kept[at + 3] then control.set(name, kept[at + 3]) end
   end
+  if kept[7] and (live[5] or '') == '' then control.set('dataset', kept[7]) end
   control.set('trainer_version', text.whole(control.version))
   control.set('dispatch_index', text.whole(control.cursor))
   control.set('loader_revision', text.whole(tonumber(live[3]) + 1))
