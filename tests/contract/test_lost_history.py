@@ -15,6 +15,7 @@ from redis_replay._redis.connect import Target
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key, Keyspace
 from redis_replay._redis.run_scripts import Publish
+from redis_replay._redis.transfer import PlainTransfer
 from redis_replay.errors import (
     ReplayError,
     SchemaMismatch,
@@ -234,7 +235,8 @@ def failing_gateway(failures: list[Exception], *, deadline_seconds: float = 0.0)
         Keyspace("run", "partition"),
         deadline_seconds=deadline_seconds,
     )
-    object.__setattr__(gateway, "_client", FailingClient(failures))
+    client: Any = FailingClient(failures)
+    gateway._client, gateway._transfer = client, PlainTransfer(client)
     return gateway
 
 
