@@ -37,7 +37,7 @@ from redis_replay.checkpoint_info import (
 )
 from redis_replay.codec import Value
 from redis_replay.errors import CheckpointDamaged, CheckpointMissing, StoreError
-from redis_replay.saved_state import read_saved
+from redis_replay.saved_state import read_digest, read_saved
 from redis_replay.selection import validate_version
 from redis_replay.session import Link
 from redis_replay.verification import CheckpointVerification, verify_checkpoint
@@ -121,8 +121,8 @@ class Checkpoints:
 
     async def _finish(self, record: CheckpointRecord, keep: int | None) -> CheckpointRecord:
         if not record.digest:
-            saved = await read_saved(self._link.gateway, record)
-            call = MarkCheckpoint(record.name, None, "", saved.digest, (record.saved_id,))
+            digest = await read_digest(self._link.gateway, record)
+            call = MarkCheckpoint(record.name, None, "", digest, (record.saved_id,))
             reply = await self._link.gateway.call(call, self._link.run.frame)
             if isinstance(reply, Refusal) and reply.code == "NO_CHECKPOINT":
                 return record  # another host's retention has dropped it since

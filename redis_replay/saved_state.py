@@ -71,6 +71,15 @@ class SavedState:
         return [slot for slot in self.slots if slot.state is GroupState.RESERVED]
 
 
+async def read_digest(gateway: Gateway, record: CheckpointRecord) -> str:
+    """Return the digest of a checkpoint's copies; what they say is not looked at. A pure read."""
+    digest = Digest()
+    for key in SAVED_KEYS:
+        async for page in read_copy(gateway, record.saved_id, key):
+            digest.add(key, page)
+    return digest.text
+
+
 async def read_saved(gateway: Gateway, record: CheckpointRecord) -> SavedState:
     """Read a checkpoint's copies once. A pure read; O(groups).
 
