@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -37,7 +38,8 @@ class Blocks:
     def __init__(self, *, most_idle_bytes: int = MOST_IDLE_BYTES) -> None:
         self._most_idle_bytes = most_idle_bytes
         self._idle: dict[int, Array] = {}
-        self._lock = threading.RLock()  # a block may come back within `take`, by the collector
+        self._returned: deque[Array] = deque()
+        self._lock = threading.Lock()
         self.idle_bytes = 0
 
     def take(self, size: int) -> memoryview:
@@ -45,10 +47,11 @@ class Blocks:
         if size < _SMALLEST_BYTES:
             return memoryview(bytearray(size))
         with self._lock:
-            fits = [m for m in tuple(self._idle.values()) if size <= m.nbytes <= 2 * size]
+            self._gather()
+            fits = [m for m in self._idle.values() if size <= m.nbytes <= 2 * size]
             memory = min(fits, key=lambda m: m.nbytes, default=None)
             if memory is not None:
-                memory = self._taken(id(memory))
+                self._forget(memory)
         if memory is None:
             memory = np.empty(_rounded(size), np.uint8)
         lent = memory[:size]
@@ -56,16 +59,25 @@ class Blocks:
         return lent.data
 
     def _take_back(self, memory: Array) -> None:
-        with self._lock:
+        """Note that a block came back; by a collection that may be in the middle of `take`."""
+        self._returned.append(memory)
+        if self._lock.acquire(blocking=False):  # else whoever has it, or comes next, gathers
+            try:
+                self._gather()
+            finally:
+                self._lock.release()
+
+    def _gather(self) -> None:
+        while self._returned:
+            memory = self._returned.popleft()
             self._idle[id(memory)] = memory
             self.idle_bytes += memory.nbytes
-            while self.idle_bytes > self._most_idle_bytes:
-                self._taken(next(iter(self._idle)))
+        while self.idle_bytes > self._most_idle_bytes:
+            self._forget(next(iter(self._idle.values())))
 
-    def _taken(self, key: int) -> Array | None:
-        memory = self._idle.pop(key, None)
-        self.idle_bytes -= 0 if memory is None else memory.nbytes
-        return memory
+    def _forget(self, memory: Array) -> None:
+        del self._idle[id(memory)]
+        self.idle_bytes -= memory.nbytes
 
 
 def joined(pieces: Sequence[Any], *, size: int) -> bytes | memoryview:

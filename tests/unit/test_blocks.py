@@ -60,6 +60,33 @@ def test_no_more_is_kept_than_was_allowed() -> None:
     assert blocks.idle_bytes <= 300 * KIB
 
 
+def test_a_block_may_come_back_by_a_collection_at_any_moment_of_a_take() -> None:
+    threshold = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    try:
+        for allocations in range(40):
+            blocks = Blocks()
+            lent = [blocks.take(40 * KIB) for _ in range(8)]
+            gc.collect()
+            gc.disable()
+            circle: list[object] = [lent.pop()]
+            circle.append(circle)
+            lent.clear()
+            del circle
+            gc.set_threshold(gc.get_count()[0] + allocations)
+            gc.enable()
+            memory = blocks.take(40 * KIB)
+            gc.collect()
+            other = blocks.take(4000 * KIB)  # counts what came back while a take was under way
+            assert blocks.idle_bytes >= 7 * 40 * KIB
+            del memory, other
+    finally:
+        gc.enable()
+        gc.set_threshold(*threshold)
+        gc.unfreeze()
+
+
 def test_threads_never_share_a_block() -> None:
     blocks = Blocks()
     spoiled: list[int] = []
