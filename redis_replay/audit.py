@@ -91,17 +91,24 @@ class AuditReport:
 
 
 @dataclass(frozen=True)
-class _Copy:
-    """The control plane of one instant."""
+class ControlCopy:
+    """The control plane of one instant.
+
+    Attributes:
+        unreadable: Slots that are no records; ``slots`` leaves them out.
+    """
 
     hashes: Mapping[Key, Mapping[bytes, bytes]]
     sets: Mapping[Key, Mapping[str, float]]
     slots: Sequence[SlotRecord]
+    unreadable: tuple[Violation, ...]
 
     def number(self, name: str) -> int:
+        """Return a whole number of the control record."""
         return int(self.hashes[Key.META][name.encode()])
 
     def total(self, name: str) -> int:
+        """Return a total, 0 before the first."""
         text = self.hashes[Key.COUNTERS].get(name.encode(), b"0")
         return int(text) if _WHOLE.fullmatch(text) else _UNREADABLE
 
@@ -113,9 +120,13 @@ async def audit_run(gateway: Gateway) -> AuditReport:
         StoreMissing: the run is not there.
         StoreError: the server cannot be read.
     """
-    copy, unreadable = await _read(gateway)
+    return await audit_copy(gateway, await read_copy(gateway))
+
+
+async def audit_copy(gateway: Gateway, copy: ControlCopy) -> AuditReport:
+    """Check a copy, and that the payload it speaks of is there; `audit_run`."""
     found = [
-        *unreadable,
+        *copy.unreadable,
         *_check_indexes(copy),
         *_readable(_check_totals, copy),
         *_readable(_check_numbers, copy),
@@ -132,14 +143,21 @@ async def audit_run(gateway: Gateway) -> AuditReport:
     return AuditReport(len(copy.slots), tuple(found), live, ends)
 
 
-def _readable(check: Callable[[_Copy], Iterator[Violation]], copy: _Copy) -> Iterator[Violation]:
+def _readable(
+    check: Callable[[ControlCopy], Iterator[Violation]], copy: ControlCopy
+) -> Iterator[Violation]:
     try:
         yield from check(copy)
     except (KeyError, ValueError, StoreCorrupted) as broken:
         yield Violation(12, f"a record is damaged or absent, so not all was checked: {broken!r}")
 
 
-async def _read(gateway: Gateway) -> tuple[_Copy, list[Violation]]:
+async def read_copy(gateway: Gateway) -> ControlCopy:
+    """Read the control plane. Atomic; a pure read; its cost grows with the live groups.
+
+    Raises:
+        StoreMissing: the run is not there.
+    """
     control = gateway.keyspace.control
     replies: list[Any] = await gateway.pipeline(
         [
@@ -166,7 +184,7 @@ async def _read(gateway: Gateway) -> tuple[_Copy, list[Violation]]:
             slots.append(SlotRecord.parse(group_id, record))
         except StoreCorrupted as broken:
             unreadable.append(Violation(1, str(broken)))
-    return _Copy(hashes, sets, slots), unreadable
+    return ControlCopy(hashes, sets, slots, tuple(unreadable))
 
 
 def expected_entries(slot: SlotRecord) -> dict[Key, int]:
@@ -186,7 +204,7 @@ def expected_entries(slot: SlotRecord) -> dict[Key, int]:
     return entries
 
 
-def _check_indexes(copy: _Copy) -> Iterator[Violation]:
+def _check_indexes(copy: ControlCopy) -> Iterator[Violation]:
     wanted: dict[Key, dict[str, float]] = {key: {} for key in _SETS if key not in _FREED}
     for slot in copy.slots:
         for key, score in expected_entries(slot).items():
@@ -198,7 +216,7 @@ def _check_indexes(copy: _Copy) -> Iterator[Violation]:
                 yield Violation(1, f"{key.value}: {member!r} has score {have}, expected {want}")
 
 
-def _check_totals(copy: _Copy) -> Iterator[Violation]:
+def _check_totals(copy: ControlCopy) -> Iterator[Violation]:
     ended = sum(copy.total(name) for name in ENDS)
     reserved = copy.total("reserved_total")
     if reserved != len(copy.slots) + ended:
@@ -217,7 +235,7 @@ def _check_totals(copy: _Copy) -> Iterator[Violation]:
             yield Violation(8, f"the ledger has {count} {end} groups, the totals {copy.total(end)}")
 
 
-def _check_numbers(copy: _Copy) -> Iterator[Violation]:
+def _check_numbers(copy: ControlCopy) -> Iterator[Violation]:
     orders: dict[int, str] = {}
     highest = -1
     for slot in copy.slots:
@@ -236,7 +254,7 @@ def _check_numbers(copy: _Copy) -> Iterator[Violation]:
         )
 
 
-def _check_claims(copy: _Copy) -> Iterator[Violation]:
+def _check_claims(copy: ControlCopy) -> Iterator[Violation]:
     manifests: dict[int, set[str]] = {}
     for number, packed in copy.hashes[Key.BATCHES].items():
         entries = unpack_items(packed)[3:]
@@ -255,7 +273,7 @@ def _check_claims(copy: _Copy) -> Iterator[Violation]:
         yield Violation(5, f"batch {orphaned} has a manifest and no claimed group")
 
 
-def _check_records(copy: _Copy) -> Iterator[Violation]:
+def _check_records(copy: ControlCopy) -> Iterator[Violation]:
     live = {slot.group_id for slot in copy.slots}
     for group_id in copy.hashes[Key.PROMPTS]:
         if group_id.decode() not in live:
@@ -276,7 +294,7 @@ def _check_records(copy: _Copy) -> Iterator[Violation]:
                 yield Violation(13, f"{name!r} is live and {key.value}")
 
 
-def _check_accounts(copy: _Copy) -> Iterator[Violation]:
+def _check_accounts(copy: ControlCopy) -> Iterator[Violation]:
     for name, text in copy.hashes[Key.STEPS].items():
         if not _STEP_ACCOUNT.fullmatch(name + b" " + text):
             yield Violation(11, f"the account of steps {name!r} is {text!r}")
@@ -285,7 +303,7 @@ def _check_accounts(copy: _Copy) -> Iterator[Violation]:
             yield Violation(11, f"the tally of step {step!r} is {packed!r}")
 
 
-async def _check_payloads(gateway: Gateway, copy: _Copy) -> list[Violation]:
+async def _check_payloads(gateway: Gateway, copy: ControlCopy) -> list[Violation]:
     found: list[Violation] = []
     committed = [slot for slot in copy.slots if slot.payload_fence is not None]
     total = sum(slot.payload_bytes or 0 for slot in committed)
@@ -294,9 +312,7 @@ async def _check_payloads(gateway: Gateway, copy: _Copy) -> list[Violation]:
             Violation(7, f"payload_bytes is {copy.total('payload_bytes')}, the groups have {total}")
         )
     for at in range(0, len(committed), _SLICE):
-        part = committed[at : at + _SLICE]
-        suspects = [slot for slot in part if not await _is_whole(gateway, copy, slot)]
-        for slot in suspects:
+        for slot in await _torn(gateway, copy, committed[at : at + _SLICE]):
             key = gateway.keyspace.control(Key.SLOTS)
             [now] = await gateway.pipeline([("HGET", key, slot.group_id)])
             if now is not None and SlotRecord.parse(b"", now).payload_fence == slot.payload_fence:
@@ -306,7 +322,7 @@ async def _check_payloads(gateway: Gateway, copy: _Copy) -> list[Violation]:
     return found
 
 
-async def _check_pins(gateway: Gateway, copy: _Copy) -> list[Violation]:
+async def _check_pins(gateway: Gateway, copy: ControlCopy) -> list[Violation]:
     try:
         records = [
             CheckpointRecord.parse(name.decode(), packed)
@@ -332,15 +348,28 @@ async def _check_pins(gateway: Gateway, copy: _Copy) -> list[Violation]:
     return found
 
 
-async def _is_whole(gateway: Gateway, copy: _Copy, slot: SlotRecord) -> bool:
-    fence = slot.payload_fence or 0
-    blob = copy.hashes[Key.GROUPS].get(group_field(slot.group_id, fence).encode())
-    if blob is None:
-        return True  # the missing record is a finding of its own
-    try:
-        record = unpack_record(slot.group_id, blob)
-    except PayloadCorrupted:
-        return False
-    keys = record.payload_keys(gateway.keyspace, fence)
-    lengths: list[int] = await gateway.pipeline([("STRLEN", key) for key in keys])
-    return sum(lengths) == record.payload_bytes == slot.payload_bytes
+async def _torn(
+    gateway: Gateway, copy: ControlCopy, slots: Sequence[SlotRecord]
+) -> list[SlotRecord]:
+    """Return the slots whose payload is not whole, asking for all lengths in one round trip."""
+    torn: list[SlotRecord] = []
+    wanted: list[tuple[SlotRecord, list[str]]] = []
+    for slot in slots:
+        fence = slot.payload_fence or 0
+        blob = copy.hashes[Key.GROUPS].get(group_field(slot.group_id, fence).encode())
+        if blob is None:
+            continue  # the missing record is a finding of its own
+        try:
+            record = unpack_record(slot.group_id, blob)
+        except PayloadCorrupted:
+            torn.append(slot)
+            continue
+        if record.payload_bytes == slot.payload_bytes:
+            wanted.append((slot, list(record.payload_keys(gateway.keyspace, fence))))
+        else:
+            torn.append(slot)
+    lengths = iter(await gateway.pipeline([("STRLEN", key) for _, keys in wanted for key in keys]))
+    for slot, keys in wanted:
+        if sum(next(lengths) for _ in keys) != slot.payload_bytes:
+            torn.append(slot)
+    return torn
