@@ -9,10 +9,9 @@
 local refusal = control.open()
 if refusal then return refusal end
 if args.trainer_version > control.version then
-  local first = tonumber(redis.call('HGET', keys.meta, 'admitted') or '') or args.trainer_version
-  local batches = math.max(0, args.trainer_version - math.max(control.version, first))
+  local since = control.version
   control.version = args.trainer_version
-  steps.fold(batches)
+  steps.fold(since)
   control.set('trainer_version', text.whole(control.version))
   control.close('version', {}, '')
 end

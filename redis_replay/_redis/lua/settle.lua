@@ -77,7 +77,7 @@ steps.train(#slots)
 local answer = { text.whole(#slots), text.whole(#late), unpack(ids) }
 if args.step then
   control.version = args.step + 1
-  steps.fold(1)
+  steps.fold(args.step)
   control.set('trainer_version', text.whole(control.version))
   control.set('last_step', text.whole(args.step))
   control.set('last_claims', claims)

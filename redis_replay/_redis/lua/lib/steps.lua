@@ -7,10 +7,12 @@
 -- include: control
 local steps = {}
 
--- Groups of a full batch, or nil where passed batches are not carried: they have stamps, or no gate was passed.
+-- Groups of a full batch and the first batch ever; nil where passed batches are not carried: they have
+-- stamps, or no gate was passed.
 local function carried()
   local kept = redis.call('HMGET', keys.meta, 'policy', 'groups_per_step', 'admitted')
-  return control.window and kept[1] ~= 'in_order' and kept[3] and tonumber(kept[2] or '') or nil
+  if not control.window or kept[1] == 'in_order' or not kept[3] then return nil end
+  return tonumber(kept[2] or ''), tonumber(kept[3])
 end
 
 function steps.add(index, what, count)
@@ -37,10 +39,11 @@ function steps.train(count)
   if count > 0 and carried() then redis.call('HINCRBY', keys.steps, 'carry:lost', text.whole(count)) end
 end
 
--- Folds the batches below the trainer version, of which `batches` were dispatched since the last fold.
-function steps.fold(batches)
-  local groups_per_step, passed, listed = carried(), {}, redis.call('HGETALL', keys.steps)
-  local carry = groups_per_step and 0 - groups_per_step * batches or 0
+-- Folds the batches below the trainer version, which was `since` before.
+function steps.fold(since)
+  local groups_per_step, first = carried()
+  local batches = groups_per_step and math.max(0, control.version - math.max(since, first)) or 0
+  local carry, passed, listed = 0 - (groups_per_step or 0) * batches, {}, redis.call('HGETALL', keys.steps)
   for at = 1, #listed, 2 do
     local index, what = string.match(listed[at], '^(%w+):(%a+)$')
     local number = tonumber(index)
