@@ -8,154 +8,25 @@ the numbers that a store draws need not be the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-from tests.property.slots import Group, Ledger, Member, OpenCut, Place, Refused, require_distinct
+from tests.property.reserving import Reserving
+from tests.property.slots import Group, Member, Place, Refused, require_distinct
 
 
 @dataclass(kw_only=True)
-class BufferModel(Ledger):
+class BufferModel(Reserving):
     """One run."""
 
-    capacity: int
-    max_payload_bytes: int
-    in_order: bool
-    window: int
-    admissions: dict[int, tuple[str, int]] = field(default_factory=dict)
-    version: int = 0
-    cursor: int = -1
-    admitted: bool = False
-    loader_revision: int = 0
     last_step: tuple[int, tuple[int, ...], tuple[int, tuple[str, ...]]] | None = None
 
-    # Admission and reservation
-
     def publish(self, version: int) -> None:
-        self.version = max(self.version, version)
+        if version > self.version:
+            self._raise_version(version)
 
-    def seed(self, cursor: int, *, exact: bool) -> None:
-        if cursor == self.cursor:
-            return
-        if not self.admitted:
-            self.cursor = cursor
-        elif exact:
-            raise Refused("CursorConflict")
-
-    def _orphan(self) -> int | None:
-        """Return the lowest admitted index whose admitter is gone and whose step has not passed."""
-        held = self.admissions.items()
-        orphans = (i for i, (name, at) in held if self.owners.get(name) != at)
-        return min((i for i in orphans if i >= self._first_index), default=None)
-
-    @property
-    def _first_index(self) -> int:
-        """The lowest index that is still anybody's: stamped batches of passed steps are not."""
-        return self.version if self.in_order else 0
-
-    def _keep_open(self, index: int, member: Member) -> None:
-        first = self._first_index
-        self.admissions = {i: holder for i, holder in self.admissions.items() if i >= first}
-        self.admissions[index] = (member.owner, member.epoch)
-
-    @property
-    def _is_full_of_bytes(self) -> bool:
-        return self.payload_bytes >= self.max_payload_bytes
-
-    def _gate_is_open(self, seen_version: int) -> bool:
-        return self.cursor < max(self.version, seen_version) + self.window
-
-    def admit(self, member: Member, *, seen_version: int) -> int | None:
-        self.require(member)
-        if self._is_full_of_bytes:
-            return None
-        index = self._orphan()
-        if index is None:
-            if not self._gate_is_open(seen_version):
-                return None
-            index = self.cursor = self.cursor + 1
-            self.admitted = True
-        self._keep_open(index, member)
-        return index
-
-    def open_cut(
-        self, *, admits: bool, sets_loader: bool, seen_version: int, places: Sequence[Place]
-    ) -> OpenCut:
-        orphan = self._orphan()
-        index = self.cursor + 1 if orphan is None else orphan
-        revision = self.loader_revision if sets_loader else None
-        return OpenCut(index if admits else None, revision, seen_version, places)
-
-    def apply_cut(self, member: Member, cut: OpenCut) -> None:
-        self.require(member)
-        advances = cut.index == self.cursor + 1
-        if advances and not self._gate_is_open(cut.seen_version):
-            raise Refused("AdmissionConflict")
-        if cut.index is not None and not advances and self._orphan() != cut.index:
-            raise Refused("AdmissionConflict")
-        if cut.loader_revision not in (None, self.loader_revision):
-            raise Refused("AdmissionConflict")
-        self._check_places(cut.places)
-        if cut.index is not None and self._is_full_of_bytes:
-            raise Refused("BufferFull")
-        if advances:
-            self.cursor += 1
-            self.admitted = True
-        if cut.loader_revision is not None:
-            self.loader_revision += 1
-        if cut.index is not None:
-            self._keep_open(cut.index, member)
-        if cut.places:
-            self._take_places(member, cut.places, answers=cut.index)
-
-    def reserve(self, member: Member, place: Place) -> int:
-        self.require(member)
-        self._check_places([place])
-        return self._take_places(member, [place], answers=None)
-
-    def _check_places(self, places: Sequence[Place]) -> None:
-        if any(place.group_id in self.groups for place in places):
-            raise Refused("DuplicateGroup")
-        if self.occupancy + len(places) > self.capacity:
-            raise Refused("BufferFull")
-        if places and self._is_full_of_bytes:
-            raise Refused("BufferFull")
-
-    def _take_places(self, member: Member, places: Sequence[Place], *, answers: int | None) -> int:
-        fence = self.draw()
-        for place in places:
-            self.reserved_total += 1
-            self.groups[place.group_id] = Group(
-                group_id=place.group_id,
-                order=self.reserved_total,
-                start=place.weight,
-                target=place.target,
-                fence=fence,
-                holder=member.epoch,
-            )
-        self._answer_admissions(member, {place.target for place in places}, admitted=answers)
-        return fence
-
-    def _answer_admissions(
-        self, member: Member, targets: set[int | None], *, admitted: int | None
-    ) -> None:
-        """Stamped groups answer the admission of their step, others the cut's own or the oldest."""
-        own = [i for i, holder in self.admissions.items() if holder == (member.owner, member.epoch)]
-        answered = {index for index in own if index in targets}
-        if admitted is not None:
-            answered.add(admitted)
-        elif None in targets and own:
-            answered.add(min(own))
-        for index in answered:
-            self.admissions.pop(index, None)
-
-    def take_tickets(self, member: Member, *, most: int, weight: int) -> list[Group]:
-        self.require(member)
-        free = self.where(lambda g: g.state == "reserved" and g.holder is None)[:most]
-        fence = self.draw() if free else 0
-        for group in free:
-            group.holder, group.fence = member.epoch, fence
-            group.start = max(group.start, weight)
-        return free
+    def _raise_version(self, version: int) -> None:
+        since, self.version = self.version, version
+        self.accounts.pass_to(version, since=since)
 
     # Commit, and the ends of groups that are not trained
 
@@ -169,6 +40,7 @@ class BufferModel(Ledger):
         end: int,
         payload_bytes: int,
         content: int,
+        rewards: list[float],
     ) -> None:
         self.require(member)
         group = self.live(group_id)
@@ -183,6 +55,45 @@ class BufferModel(Ledger):
         group.state, group.holder, group.committed_fence = "ready", None, fence
         group.start, group.end = start, end
         group.payload_bytes, group.content = payload_bytes, content
+        self._tally(group, rewards, zero_variance=False)
+
+    def _tally(self, group: Group, rewards: list[float], *, zero_variance: bool) -> None:
+        self.accounts.generated(
+            group.target, rewards, replacement=group.replacement, zero_variance=zero_variance
+        )
+
+    def drain(self, member: Member, step: int) -> dict[str, float]:
+        self.require(member)
+        return self.accounts.drain(step)
+
+    def drop(
+        self,
+        member: Member,
+        group_id: str,
+        *,
+        fence: int,
+        rewards: list[float],
+        budget: int,
+        place: Place | None,
+    ) -> Group | None:
+        """End a group without signal, or with no rewards one that failed; replace it if asked."""
+        self.require(member)
+        group = self.live(group_id)
+        if group.state != "reserved":
+            raise Refused("WrongState")
+        if group.fence != fence or group.holder != member.epoch:
+            raise Refused("StaleAttempt")
+        replaced = place is not None and group.replacement < budget
+        if replaced and place is not None and place.group_id in self.groups:
+            raise Refused("DuplicateGroup")
+        self.retire([group], *(("filtered", "no_signal") if rewards else ("aborted", "failed")))
+        if rewards:
+            self._tally(group, rewards, zero_variance=True)
+        if place is None or not replaced:
+            return None
+        place = replace(place, target=group.target, replacement=group.replacement + 1)
+        self.place(member, place, fence=self.draw(), batch=group.dispatch)
+        return self.groups[place.group_id]
 
     def abort(self, member: Member, group_id: str, *, fence: int, reason: str) -> None:
         self.require(member)
@@ -222,6 +133,8 @@ class BufferModel(Ledger):
             return None
         furthest = max(group.target or 0 for group in lenders)
         next(group for group in lenders if group.target == furthest).target = to_step
+        self.accounts.credit(to_step, "borrowed", version=self.version)
+        self.accounts.credit(furthest, "lent", version=self.version)
         return furthest
 
     # Training
@@ -266,6 +179,8 @@ class BufferModel(Ledger):
         groups = self.all_in(group_ids, "claimed")
         if any(group.holder != member.epoch for group in groups):
             raise Refused("ClaimMismatch")
+        for group in groups:
+            group.written = True
 
     def settle_step(self, member: Member, step: int, *, empty: bool) -> tuple[int, tuple[str, ...]]:
         """Return the late reservations aborted and the groups trained."""
@@ -285,7 +200,8 @@ class BufferModel(Ledger):
         late = late if self.in_order else []
         self.retire(owned, "trained", "trained")
         self.retire(late, "aborted", "stale")
-        self.version = step + 1
+        self.accounts.train(len(owned))
+        self._raise_version(step + 1)
         answer = (len(late), tuple(group.group_id for group in owned))
         self.last_step = (step, named, answer)
         member.batches.clear()
@@ -298,6 +214,7 @@ class BufferModel(Ledger):
         if {group.group_id for group in owned} != set(group_ids):
             raise Refused("ClaimMismatch")
         self.retire(owned, "trained", "trained")
+        self.accounts.train(len(owned))
         member.batches.clear()
 
     def requeue(self, member: Member, group_ids: Sequence[str] | None, *, failed: bool) -> int:
@@ -311,9 +228,10 @@ class BufferModel(Ledger):
         fence = self.draw()
         for group in groups:
             group.state, group.holder, group.batch, group.fence = "ready", None, None, fence
+            group.written = False
             group.requeues += failed
             if group.requeues > self.max_requeues:
-                group.state = "quarantined"
+                self.quarantine(group)
         self.count("requeued", len(groups))
         kept = {group.batch for group in self.owned(member)}
         member.batches[:] = [batch for batch in member.batches if batch in kept]

@@ -10,7 +10,10 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio.lowlevel
+
 from redis_replay import ReplayStore
+from redis_replay._redis.gateway import Gateway
 from redis_replay.errors import ReplayError
 from redis_replay.heart import end_owner
 from redis_replay.rollout import RolloutSession
@@ -22,10 +25,9 @@ from tests.property.slots import Member, Refused
 OWNERS = ("host-a", "host-b", "job")
 NEVER_DRAWN = 2**40
 """A fence that no attempt has: what an owner presents for a group it never reserved."""
-STAMPED_AHEAD = 9
-"""The audit's number for a live target step that the cursor has not reached."""
-
 _LEASE_SECONDS = 3600.0
+
+TOTALS = ("trained", "filtered", "evicted", "aborted", "removed", "requeued")
 
 Reply = Any
 View = dict[str, Any]
@@ -78,8 +80,8 @@ class ModelSide:
         return member is not None and self.model.owners.get(owner) == member.epoch
 
     def view(self) -> View:
-        """Return everything that a caller can see of the run."""
-        model, totals = self.model, self.model.totals
+        """Return the state of the run as far as it does not depend on the numbers drawn."""
+        model, totals, accounts = self.model, self.model.totals, self.model.accounts
         return {
             "slots": [
                 {
@@ -93,21 +95,21 @@ class ModelSide:
                     "requeues": group.requeues,
                     "claimed": group.batch is not None,
                     "committed": group.committed_fence is not None,
+                    "written": group.written,
+                    "dispatch": group.dispatch,
+                    "replacement": group.replacement,
                 }
                 for group in model.where(lambda group: True)
             ],
-            "places": (model.occupancy, model.payload_bytes),
-            "totals": (
-                model.reserved_total,
-                *(totals.get(n, 0) for n in ("trained", "evicted", "aborted", "removed")),
-                totals.get("requeued", 0),
-            ),
+            "payload_bytes": model.payload_bytes,
+            "totals": {"reserved": model.reserved_total, **{n: totals.get(n, 0) for n in TOTALS}},
             "ends": model.ends,
-            "control": (model.cursor, model.version, model.window),
-            "owned": {
-                name: [group.group_id for group in model.owned(member)]
-                for name, member in self.members.items()
-            },
+            "control": (model.cursor, model.version, model.window, model.loader_revision),
+            "admissions": {i: owner for i, (owner, _) in model.admissions.items()},
+            "batches": {key: count for key, count in accounts.batches.items() if count},
+            "carry": accounts.carry,
+            "tally": accounts.tally,
+            "drained": accounts.drained,
         }
 
     def contents(self) -> dict[str, int | None]:
@@ -123,6 +125,11 @@ class StoreSide:
     store: ReplayStore
     sessions: dict[str, TrainerSession] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
+
+    @property
+    def gateway(self) -> Gateway:
+        """What the run is read through."""
+        return self.store.buffer.session.link.gateway
 
     async def attach(self, owner: str, *, planned: bool) -> None:
         session = self.store.trainer(
@@ -142,43 +149,6 @@ class StoreSide:
         rollout.buffer = trainer.buffer
         return rollout
 
-    async def view(self) -> View:
-        """Return everything that a caller can see of the run."""
-        slots, stats = await self.store.buffer.slots(), await self.store.stats()
-        return {
-            "slots": [
-                {
-                    "group_id": slot.group_id,
-                    "state": slot.state.value,
-                    "start": slot.start_weight_version,
-                    "end": slot.end_weight_version,
-                    "target": slot.target_step,
-                    "owner": slot.owner,
-                    "attempt": slot.attempt,
-                    "requeues": slot.training_requeues,
-                    "claimed": slot.batch is not None,
-                    "committed": slot.payload_fence is not None,
-                }
-                for slot in slots
-            ],
-            "places": (stats.occupancy, stats.payload_bytes),
-            "totals": (
-                *(stats.reserved_total, stats.trained, stats.evicted, stats.aborted),
-                *(stats.removed, stats.requeued),
-            ),
-            "ends": dict(stats.ends),
-            "control": (stats.dispatch_index, stats.trainer_version, stats.gate_window),
-            "owned": {
-                name: await session.buffer.training_owned_group_ids()
-                for name, session in self.sessions.items()
-            },
-        }
-
-    async def violations(self) -> tuple[object, ...]:
-        """Return what the audit finds, but for steps that nobody admitted: verbs stamp any step."""
-        report = await self.store.audit()
-        return tuple(v for v in report.violations if v.invariant != STAMPED_AHEAD)
-
     async def contents(self) -> dict[str, int]:
         """Read every committed group and return what its rows were made of."""
         slots = await self.store.buffer.slots()
@@ -191,14 +161,24 @@ class StoreSide:
             found[group_id] = int(ids[0])
         return found
 
-    async def drain(self) -> None:
-        """End everything and free what was left behind."""
+    async def come_to_rest(self) -> None:
+        """Wait until what the store does in the background is done."""
+        await anyio.lowlevel.checkpoint()  # work that was just started begins
+        await self.store.buffer.session.link.tasks.idle()
+
+    async def give_all_back(self) -> None:
+        """End every session, take every group out and free what was left behind."""
         for session in self.sessions.values():
             await session.__aexit__(None, None, None)
         slots = await self.store.buffer.slots()
         if slots:
             await self.store.buffer.remove([slot.group_id for slot in slots])
         await self.store.collect_garbage()
+
+
+def content_rewards(content: int) -> list[float]:
+    """Return the rewards of the rows of a commit."""
+    return [row["reward"] for row in content_rows(content)]
 
 
 def content_rows(content: int) -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tests.property.accounts import Accounts
+
 
 class Refused(Exception):
     """The verb changes nothing; ``args[0]`` is the name of the error class a caller must see."""
@@ -12,7 +14,14 @@ class Refused(Exception):
 
 @dataclass
 class Group:
-    """One live group. ``content`` tells the rows of one commit from those of another."""
+    """One live group.
+
+    Attributes:
+        content: Tells the rows of one commit from those of another.
+        written: Whether a claim's holder wrote columns back.
+        dispatch: The batch it was dispatched with.
+        replacement: 0 for a first attempt at a place of a batch, else how often it was replaced.
+    """
 
     group_id: str
     order: int
@@ -28,6 +37,14 @@ class Group:
     batch: int | None = None
     payload_bytes: int = 0
     content: int | None = None
+    written: bool = False
+    dispatch: int | None = None
+    replacement: int = 0
+
+    @property
+    def account(self) -> int | None:
+        """The batch that a loss of the group is credited to."""
+        return self.dispatch if self.target is None else self.target
 
 
 @dataclass
@@ -46,6 +63,7 @@ class Place:
     group_id: str
     weight: int
     target: int | None
+    replacement: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,6 +81,8 @@ class Ledger:
     """The live groups of a run, who is attached, and how groups ended.
 
     Attributes:
+        accounts: What the batches lost and got, and the reward tally.
+        version: The trainer version.
         owners: Epoch of each attached owner.
         totals: Groups by end, and requeues.
         ends: Groups by end and reason.
@@ -70,6 +90,8 @@ class Ledger:
 
     max_attempts: int
     max_requeues: int
+    accounts: Accounts
+    version: int = 0
     groups: dict[str, Group] = field(default_factory=dict)
     owners: dict[str, int] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
@@ -92,7 +114,7 @@ class Ledger:
     def _give_back(self, epoch: int, *, counted: bool) -> None:
         fence = self.draw()
         for group in self.where(lambda g: g.holder == epoch):
-            group.holder, group.fence, group.batch = None, fence, None
+            group.holder, group.fence, group.batch, group.written = None, fence, None, False
             if group.state == "reserved":
                 group.attempt += counted
                 spent = group.attempt > self.max_attempts
@@ -102,7 +124,12 @@ class Ledger:
                 self.count("requeued", 1)
                 spent = group.requeues > self.max_requeues
             if spent:
-                group.state = "quarantined"
+                self.quarantine(group)
+
+    def quarantine(self, group: Group) -> None:
+        """Set a group apart; its batch has lost it."""
+        group.state = "quarantined"
+        self.accounts.credit(group.account, "lost", version=self.version)
 
     def require(self, member: Member) -> None:
         if self.owners.get(member.owner) != member.epoch:
@@ -136,6 +163,8 @@ class Ledger:
     def retire(self, groups: Sequence[Group], end: str, reason: str) -> None:
         for group in groups:
             del self.groups[group.group_id]
+            if end != "trained" and group.state != "quarantined":
+                self.accounts.credit(group.account, "lost", version=self.version)
         self.count(end, len(groups))
         if groups:
             name = f"{end}:{reason}"

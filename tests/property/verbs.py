@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis_replay.payloads import encode_group
-from redis_replay.selection import Eviction, Rule, Selection
-from tests.property.sides import ModelSide, StoreSide, content_rows
+from redis_replay.selection import Rule, Selection
+from tests.property.sides import ModelSide, StoreSide, content_rewards, content_rows
 from tests.property.slots import Place
 
 NO_GROUP = "never-reserved"
@@ -43,11 +43,13 @@ def pick(side: ModelSide, numbers: tuple[int, ...], *states: str) -> tuple[str, 
     return tuple(live[n].group_id if n < len(live) else NO_GROUP for n in numbers)
 
 
-def place(side: ModelSide, group: int, lead: int, target_lead: int | None) -> Place:
+def place(
+    side: ModelSide, group: int, lead: int, target_lead: int | None, replacement: int = 0
+) -> Place:
     """Return a place for the group of a number, with versions relative to the trainer's."""
     version = side.model.version
     target = None if target_lead is None else max(0, version + target_lead)
-    return Place(f"g{group}", max(0, version + lead), target)
+    return Place(f"g{group}", max(0, version + lead), target, replacement)
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,10 @@ class Reserve(Verb):
     group: int
     lead: int
     target_lead: int | None
+    replacement: int = 0
 
     def plan(self, side: ModelSide) -> Place:
-        return place(side, self.group, self.lead, self.target_lead)
+        return place(side, self.group, self.lead, self.target_lead, self.replacement)
 
     def on_model(self, side: ModelSide, plan: Place) -> None:
         fence = side.model.reserve(side.members[self.owner], plan)
@@ -94,7 +97,10 @@ class Reserve(Verb):
 
     async def on_store(self, side: StoreSide, plan: Place) -> None:
         reservation = await side.sessions[self.owner].buffer.reserve(
-            plan.weight, target_step=plan.target, group_id=plan.group_id
+            plan.weight,
+            target_step=plan.target,
+            group_id=plan.group_id,
+            replacement_index=plan.replacement,
         )
         side.memory.remember(self.owner, plan.group_id, reservation.fence)
 
@@ -129,7 +135,7 @@ class Cut(Verb):
     admits: bool
     sets_loader: bool
     seen_lead: int
-    places: tuple[tuple[int, int, int | None], ...]
+    places: tuple[tuple[int, int, int | None, int], ...]
     rival: Cut | None = None
     breaks: bool = False
 
@@ -172,7 +178,12 @@ class Cut(Verb):
                 if self.sets_loader:
                     cut.set_loader_state(b"position")
                 for wanted in plan["places"]:
-                    cut.reserve(wanted.weight, target_step=wanted.target, group_id=wanted.group_id)
+                    cut.reserve(
+                        wanted.weight,
+                        target_step=wanted.target,
+                        group_id=wanted.group_id,
+                        replacement_index=wanted.replacement,
+                    )
                 if plan["rival"]:
                     rival, its_plan = plan["rival"]
                     await rival.on_store(side, its_plan)
@@ -232,6 +243,7 @@ class Commit(Verb):
             end=plan["end"],
             payload_bytes=encode_group(group_id, plan["rows"]).payload_bytes,
             content=self.content,
+            rewards=content_rewards(self.content),
         )
 
     async def on_store(self, side: StoreSide, plan: Any) -> None:
@@ -243,55 +255,6 @@ class Commit(Verb):
             end_weight_version=plan["end"],
             fence=side.memory.fence_of(self.owner, group_id, back=self.back),
         )
-
-
-@dataclass(frozen=True)
-class Abort(Verb):
-    nth: int
-    reason: str
-    back: int = 0
-
-    def plan(self, side: ModelSide) -> str:
-        known = side.remembered(self.owner)
-        return known[self.nth % len(known)] if known else NO_GROUP
-
-    def on_model(self, side: ModelSide, plan: str) -> None:
-        fence = side.memory.fence_of(self.owner, plan, back=self.back)
-        side.model.abort(side.members[self.owner], plan, fence=fence, reason=self.reason)
-
-    async def on_store(self, side: StoreSide, plan: str) -> None:
-        fence = side.memory.fence_of(self.owner, plan, back=self.back)
-        await side.sessions[self.owner].buffer.abort(plan, fence=fence, reason=self.reason)
-
-
-@dataclass(frozen=True)
-class Remove(Verb):
-    numbers: tuple[int, ...]
-
-    def plan(self, side: ModelSide) -> tuple[str, ...]:
-        return pick(side, self.numbers, "reserved", "ready", "quarantined")
-
-    def on_model(self, side: ModelSide, plan: tuple[str, ...]) -> int:
-        return side.model.remove(side.members[self.owner], plan, reason="removed")
-
-    async def on_store(self, side: StoreSide, plan: tuple[str, ...]) -> int:
-        return await side.sessions[self.owner].buffer.remove(plan)
-
-
-@dataclass(frozen=True)
-class Evict(Verb):
-    lead: int
-    by_step: bool
-
-    def plan(self, side: ModelSide) -> int:
-        return max(0, side.model.version + self.lead)
-
-    def on_model(self, side: ModelSide, plan: int) -> int:
-        return side.model.evict(side.members[self.owner], below=plan, by_step=self.by_step)
-
-    async def on_store(self, side: StoreSide, plan: int) -> int:
-        eviction = Eviction(below=plan, by_target_step=self.by_step)
-        return await side.sessions[self.owner].buffer.evict(eviction)
 
 
 @dataclass(frozen=True)
