@@ -276,8 +276,5 @@ def anonymous_owner() -> str:
 
 
 def _digest(call: SessionScript[R]) -> str:
-    digest = xxhash.xxh3_64(call.SCRIPT.encode())
-    for value in call.argument_values():
-        digest.update(b"\0")
-        digest.update(value if isinstance(value, bytes) else str(value).encode())
-    return digest.hexdigest()
+    values = [v if isinstance(v, bytes) else str(v).encode() for v in call.argument_values()]
+    return xxhash.xxh3_64_hexdigest(b"\0".join((call.SCRIPT.encode(), *values)))

@@ -33,7 +33,9 @@ from redis.retry import Retry as BlockingRetry
 from redis_replay.errors import UnsupportedUrl
 
 CLIENT_SCHEMES: Final = ("redis", "rediss", "unix")
-_SOCKET_TIMEOUT_SECONDS: Final = 5.0
+SILENCE_SECONDS: Final = 5.0
+"""How long a server may take for one answer before the connection is given up."""
+
 _POOL_TIMEOUT_SECONDS: Final = 20.0
 _MOST_CONNECTIONS: Final = 32
 _BLOCKING_CLASSES: Final[Mapping[type[AbstractConnection], Callable[..., Any]]] = {
@@ -99,6 +101,10 @@ class Target:
         )
         return Redis.from_pool(pool)
 
+    def connection(self) -> AbstractConnection:
+        """Return a new connection that belongs to no pool; nothing is sent yet."""
+        return self.connection_class(**self._settings(0.0), retry=Retry(NoBackoff(), 0))
+
     @property
     def has_sockets(self) -> bool:
         """Whether `open_socket` can connect to it: a real server, with settings for any client."""
@@ -129,8 +135,8 @@ class Target:
             "encoding": "utf-8",
             "protocol": 2,
             "maint_notifications_config": MaintNotificationsConfig(enabled=False),
-            "socket_timeout": _SOCKET_TIMEOUT_SECONDS + block_seconds,
-            "socket_connect_timeout": _SOCKET_TIMEOUT_SECONDS,
+            "socket_timeout": SILENCE_SECONDS + block_seconds,
+            "socket_connect_timeout": SILENCE_SECONDS,
         }
 
 

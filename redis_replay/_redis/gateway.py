@@ -19,6 +19,7 @@ from redis_replay._redis.channel import ChannelTransfer
 from redis_replay._redis.connect import Target
 from redis_replay._redis.faults import as_store_error, is_missing_script, is_transient
 from redis_replay._redis.keys import Keyspace
+from redis_replay._redis.lines import Lines
 from redis_replay._redis.lua import Argument, RawReply, Script, ScriptCall, load_script
 from redis_replay._redis.records import ControlRecord
 from redis_replay._redis.refusals import Refusal
@@ -31,6 +32,9 @@ Payload = bytes | memoryview
 TransferWay: TypeAlias = Literal["plain", "channel"]
 """How payload travels: through the client library, or over channels where the target has them."""
 DEFAULT_DEADLINE_SECONDS: Final = 30.0
+_LARGE_BYTES: Final = 64 * 1024
+"""Payload of a commit that is worth the transfer's way; less goes along with the script."""
+
 _FIRST_PAUSE_SECONDS: Final = 0.01
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
@@ -53,9 +57,11 @@ class Gateway:
     way: TransferWay = "plain"
     _client: Redis = field(init=False, repr=False)
     _transfer: Transfer = field(init=False, repr=False)
+    _lines: Lines = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._client = self.target.connect()
+        self._lines = Lines(self.target)
         has_channel = self.way == "channel" and self.target.has_sockets
         self._transfer = (
             ChannelTransfer(self.target) if has_channel else PlainTransfer(self._client)
@@ -63,6 +69,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._lines.close()
         await self._transfer.close()
         await self._client.aclose(close_connection_pool=True)
 
@@ -92,13 +99,9 @@ class Gateway:
         keys = [*call.key_names(self.keyspace), *(key for key, _ in writes)]
         arguments = [len(keys), *keys, *full, *call.argument_values()]
         script = load_script(type(call))
-
-        async def send(client: Redis) -> RawReply:
-            if not writes:
-                return await _run_script(client, script, arguments)
-            return await _write_and_run(self._transfer, script, arguments, writes)
-
-        reply = await self.run(send)
+        is_large = sum(len(value) for _, value in writes) > _LARGE_BYTES
+        way = self._transfer if is_large else self._lines
+        reply = await self.run(lambda _: _write_and_run(way, script, arguments, writes))
         control = ControlRecord.parse(reply[1:5])
         if control is not None:
             self.observe(control)
@@ -139,14 +142,17 @@ class Gateway:
         Raises:
             StoreError: as `run`; the first command that fails decides.
         """
+        if not commands:
+            return []
+        replies = await self.run(lambda _: _run_all(self._lines, commands, atomic=atomic))
+        return [
+            self._parsed(command, reply) for command, reply in zip(commands, replies, strict=True)
+        ]
 
-        async def execute(client: Redis) -> list[Any]:
-            pipeline = client.pipeline(transaction=atomic)
-            for command in commands:
-                pipeline.execute_command(*command)
-            return await pipeline.execute()
-
-        return await self.run(execute) if commands else []
+    def _parsed(self, command: Sequence[Argument], reply: Any) -> Any:
+        """Return a reply as the client library shows it: HGETALL as a dictionary, and so on."""
+        parse: Any = self._client.response_callbacks.get(str(command[0]))
+        return reply if parse is None or reply is None else parse(reply)
 
     async def read(self, ranges: Sequence[Range]) -> list[int]:
         """Read payload into the targets and return how many bytes the server had for each.
@@ -165,13 +171,8 @@ class Gateway:
             StoreError: as `run`; the first command that fails decides.
         """
 
-        async def send(_: Redis) -> None:
-            for reply in await self._transfer.run(commands):
-                if isinstance(reply, RedisError):
-                    raise reply
-
         if commands:
-            await self.run(send)
+            _accepted(await self.run(lambda _: self._transfer.run(commands)))
 
     def observe(self, control: ControlRecord) -> None:
         """Keep a control record if it is the newest."""
@@ -179,30 +180,32 @@ class Gateway:
             self.control = control
 
 
-async def _run_script(client: Redis, script: Script, arguments: Sequence[Argument]) -> RawReply:
-    execute = cast(Callable[..., Awaitable[Any]], client.execute_command)
-    try:
-        reply = await execute("EVALSHA", script.sha, *arguments)
-    except RedisError as failure:
-        if not is_missing_script(failure):
-            raise
-        reply = await execute("EVAL", script.text, *arguments)
-    return cast(RawReply, reply)
-
-
 async def _write_and_run(
-    transfer: Transfer,
+    way: Transfer | Lines,
     script: Script,
     arguments: Sequence[Argument],
     writes: Sequence[tuple[str, Payload]],
 ) -> RawReply:
     commands: list[Command] = [("SET", key, value) for key, value in writes]
-    *written, reply = await transfer.run([*commands, ("EVALSHA", script.sha, *arguments)])
-    for outcome in written:
-        if isinstance(outcome, RedisError):
-            raise outcome
+    *written, reply = await way.run([*commands, ("EVALSHA", script.sha, *arguments)])
+    _accepted(written)
     if isinstance(reply, RedisError) and is_missing_script(reply):
-        [reply] = await transfer.run([("EVAL", script.text, *arguments)])
-    if isinstance(reply, RedisError):
-        raise reply
+        [reply] = await way.run([("EVAL", script.text, *arguments)])
+    _accepted([reply])
     return cast(RawReply, reply)
+
+
+async def _run_all(
+    lines: Lines, commands: Sequence[Sequence[Argument]], *, atomic: bool
+) -> list[Any]:
+    if not atomic:
+        return _accepted(await lines.run(commands))
+    *_, replies = _accepted(await lines.run([("MULTI",), *commands, ("EXEC",)]))
+    return _accepted(replies)
+
+
+def _accepted(replies: list[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, RedisError):
+            raise reply
+    return replies

@@ -70,8 +70,8 @@ class ScriptCall(Generic[R]):
         """Return ARGV after the frame: scalars in field order, then each list with its length."""
         scalars: list[Argument] = []
         lists: list[Argument] = []
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in _field_names(self):
+            value = getattr(self, name)
             if isinstance(value, tuple):
                 lists.append(len(value))
                 lists.extend(value)
@@ -90,6 +90,7 @@ class Script:
 
 
 _LOADED: dict[type[ScriptCall[Any]], Script] = {}
+_FIELD_NAMES: dict[type[ScriptCall[Any]], tuple[str, ...]] = {}
 
 
 def load_script(call_type: type[ScriptCall[Any]]) -> Script:
@@ -104,6 +105,12 @@ def _build_script(call_type: type[ScriptCall[Any]]) -> Script:
     libraries = [read_source(name, library=True) for name in resolve_includes(body)]
     text = "\n".join([prelude(call_type), *libraries, body])
     return Script(call_type.SCRIPT, text, hashlib.sha1(text.encode()).hexdigest())
+
+
+def _field_names(call: ScriptCall[Any]) -> tuple[str, ...]:
+    if type(call) not in _FIELD_NAMES:
+        _FIELD_NAMES[type(call)] = tuple(field.name for field in fields(call))
+    return _FIELD_NAMES[type(call)]
 
 
 def read_source(name: str, *, library: bool = False) -> str:

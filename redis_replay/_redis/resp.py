@@ -8,7 +8,7 @@ Nothing that is received is trusted: lengths, nesting and numbers are bounded.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import InvalidResponse
@@ -39,15 +39,14 @@ def pack_commands(commands: Sequence[Sequence[Argument | memoryview]]) -> list[B
     for command in commands:
         small.append(b"*%d\r\n" % len(command))
         for argument in command:
-            value = _as_bytes(argument)
+            value = argument.encode() if type(argument) is str else _as_bytes(argument)
             size = len(value)
-            small.append(b"$%d\r\n" % size)
             if size < _LARGE_BYTES:
-                small.append(value)
+                small.append(b"$%d\r\n%b\r\n" % (size, cast(bytes, value)))
             else:
+                small.append(b"$%d\r\n" % size)
                 pieces += [b"".join(small), value]
-                small.clear()
-            small.append(_END)
+                small = [_END]
     pieces.append(b"".join(small))
     return pieces
 
@@ -55,7 +54,7 @@ def pack_commands(commands: Sequence[Sequence[Argument | memoryview]]) -> list[B
 def _as_bytes(argument: Argument | memoryview) -> bytes | memoryview:
     if isinstance(argument, (bytes, memoryview)):
         return argument
-    return argument.encode() if isinstance(argument, str) else repr(argument).encode()
+    return str(argument).encode()
 
 
 class Replies:

@@ -41,8 +41,7 @@ class Interruption:
         self.struck = False
         self.scope = anyio.CancelScope()
         self._gateway = store.buffer.session.link.gateway
-        self._client = self._gateway._client
-        self._transfer = self._gateway._transfer
+        self._ways = self._gateway._lines, self._gateway._transfer
         self._at = at
         self._kind = kind
         self._meanwhile = meanwhile
@@ -50,33 +49,15 @@ class Interruption:
         self._patience_seconds = self._gateway.deadline_seconds
         if kind in DOWN:
             self._gateway.deadline_seconds = 0.0
-        self._gateway._client = self._gateway._transfer = self
+        self._gateway._lines, self._gateway._transfer = (_Way(self, way) for way in self._ways)
 
     def end(self) -> None:
         """Let everything pass from now on."""
-        self._gateway._client, self._gateway._transfer = self._client, self._transfer
+        self._gateway._lines, self._gateway._transfer = self._ways
         self._gateway.deadline_seconds = self._patience_seconds
 
-    async def execute_command(self, *arguments: Any) -> Any:
-        """Stand in for the client's method."""
-        return await self._exchange(lambda: self._client.execute_command(*arguments))
-
-    def pipeline(self, **options: Any) -> Any:
-        """Stand in for the client's method; a pipeline is one exchange."""
-        pipeline = self._client.pipeline(**options)
-        execute = pipeline.execute
-        pipeline.execute = lambda **how: self._exchange(lambda: execute(**how))
-        return pipeline
-
-    async def run(self, commands: Any) -> Any:
-        """Stand in for the payload transfer's method."""
-        return await self._exchange(lambda: self._transfer.run(commands))
-
-    async def read(self, ranges: Any) -> Any:
-        """Stand in for the payload transfer's method."""
-        return await self._exchange(lambda: self._transfer.read(ranges))
-
-    async def _exchange(self, run: Callable[[], Awaitable[Any]]) -> Any:
+    async def exchange(self, run: Callable[[], Awaitable[Any]]) -> Any:
+        """Run one exchange, unless it is the one to break off."""
         self._count += 1
         if self._count < self._at:
             return await run()
@@ -97,3 +78,17 @@ class Interruption:
             self.scope.cancel()
             return reply
         raise ClientConnectionError("the reply did not come")
+
+
+class _Way:
+    """Stands in for the lines or the payload transfer of a gateway."""
+
+    def __init__(self, interruption: Interruption, way: Any) -> None:
+        self._interruption = interruption
+        self._way = way
+
+    async def run(self, commands: Any) -> Any:
+        return await self._interruption.exchange(lambda: self._way.run(commands))
+
+    async def read(self, ranges: Any) -> Any:
+        return await self._interruption.exchange(lambda: self._way.read(ranges))

@@ -70,7 +70,7 @@ def same_arrays(written: list[Any], read: list[Any]) -> bool:
 async def test_a_batch_whose_reading_breaks_in_the_middle_is_read_again(
     real_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
-    monkeypatch.setattr(connect, "_SOCKET_TIMEOUT_SECONDS", SILENCE_SECONDS)
+    monkeypatch.setattr(connect, "SILENCE_SECONDS", SILENCE_SECONDS)
     monkeypatch.setattr(channels, "_SILENCE_SECONDS", SILENCE_SECONDS)
     upstream = Path(urlsplit(real_server).path)
     async with (

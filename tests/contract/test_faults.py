@@ -156,7 +156,7 @@ async def test_a_broken_exchange_is_applied_once_and_answered_with_the_first_ans
         await prepare(calm)
         expected = await act(calm), await calm.outcome()
 
-    monkeypatch.setattr(connect, "_SOCKET_TIMEOUT_SECONDS", SOCKET_TIMEOUT_SECONDS)
+    monkeypatch.setattr(connect, "SILENCE_SECONDS", SOCKET_TIMEOUT_SECONDS)
     upstream = Path(urlsplit(real_server).path)
     async with fault_proxy(tmp_path, upstream) as proxy, opened_stage(proxy.url, run) as broken:
         await prepare(broken)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from redis_replay._redis.connect import Target
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key, Keyspace
 from redis_replay._redis.run_scripts import Publish
-from redis_replay._redis.transfer import PlainTransfer
 from redis_replay.errors import (
     ReplayError,
     SchemaMismatch,
@@ -198,35 +197,19 @@ async def test_a_session_ended_behind_its_back_is_stale_for_every_verb_of_it(
 # What the client raises
 
 
-class FailingPipeline:
-    """Collects commands and fails when they are sent."""
-
-    def __init__(self, failures: list[Exception]) -> None:
-        self._failures = failures
-
-    def execute_command(self, *arguments: object) -> None:
-        """Collect nothing."""
-
-    async def execute(self, *, raise_on_error: bool = True) -> list[Any]:
-        failure = self._failures.pop(0)
-        if raise_on_error or not isinstance(failure, exceptions.ResponseError):
-            raise failure  # as the client does with a lost connection
-        return [failure, failure]
-
-
-class FailingClient:
-    """A client whose next commands fail, and which then answers."""
+class FailingLines:
+    """Lines whose next commands fail, and which then answer."""
 
     def __init__(self, failures: list[Exception]) -> None:
         self.failures = failures
 
-    async def execute_command(self, *arguments: object) -> Any:
-        if self.failures:
-            raise self.failures.pop(0)
-        return [b"OK", b"1", b"-1", b"0", b""]
-
-    def pipeline(self, *, transaction: bool) -> FailingPipeline:
-        return FailingPipeline(self.failures)
+    async def run(self, commands: Sequence[Any]) -> list[Any]:
+        if not self.failures:
+            return [[b"OK", b"1", b"-1", b"0", b""] for _ in commands]
+        failure = self.failures.pop(0)
+        if not isinstance(failure, exceptions.ResponseError):
+            raise failure  # as the client does with a lost connection
+        return [failure for _ in commands]
 
 
 def failing_gateway(failures: list[Exception], *, deadline_seconds: float = 0.0) -> Gateway:
@@ -235,8 +218,8 @@ def failing_gateway(failures: list[Exception], *, deadline_seconds: float = 0.0)
         Keyspace("run", "partition"),
         deadline_seconds=deadline_seconds,
     )
-    client: Any = FailingClient(failures)
-    gateway._client, gateway._transfer = client, PlainTransfer(client)
+    lines: Any = FailingLines(failures)
+    gateway._lines = gateway._transfer = lines
     return gateway
 
 

@@ -314,7 +314,7 @@ async def test_a_call_waits_out_somebody_elses_endless_script(
 async def test_a_paused_server_applies_a_repeated_call_once(
     private_server: embedded.EmbeddedLease, admin: Any, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "_SOCKET_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(connect, "SILENCE_SECONDS", 0.1)
     async with opened_stage(private_server.url, run) as stage:
         before = await journal_length(stage)
         await admin.execute_command("CLIENT", "PAUSE", "350", "WRITE")

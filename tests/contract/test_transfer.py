@@ -190,7 +190,7 @@ async def commit_and_read(stage: Any) -> Any:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that give a silent server up soon."""
-    monkeypatch.setattr(connect, "_SOCKET_TIMEOUT_SECONDS", SILENCE_SECONDS)
+    monkeypatch.setattr(connect, "SILENCE_SECONDS", SILENCE_SECONDS)
     monkeypatch.setattr(channels, "_SILENCE_SECONDS", SILENCE_SECONDS)
 
 

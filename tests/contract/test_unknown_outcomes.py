@@ -34,7 +34,7 @@ async def broken(
     """A stage behind a proxy, whose calls give up soon; audited after the test."""
     for call in ALL_SCRIPTS:  # so that the first request runs, instead of asking for the script
         await real_client.script_load(load_script(call).text)
-    monkeypatch.setattr(connect, "_SOCKET_TIMEOUT_SECONDS", SOCKET_TIMEOUT_SECONDS)
+    monkeypatch.setattr(connect, "SILENCE_SECONDS", SOCKET_TIMEOUT_SECONDS)
     upstream = Path(urlsplit(real_server).path)
     run = f"test-{secrets.token_hex(6)}"
     async with (

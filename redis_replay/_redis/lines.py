@@ -1,0 +1,81 @@
+"""Connections for script calls: one write out, the replies back, one timer for both.
+
+The client library's own way checks a connection out, asks whether it is stale, encodes argument by
+argument and starts a timer for every step; that costs more than the exchange. A line is a
+connection of the library that is kept and used as it is. One that the server has closed meanwhile
+shows as lost, and the gateway repeats the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as NoAnswer
+
+from redis_replay._redis import connect
+from redis_replay._redis.resp import pack_commands
+from redis_replay._redis.transfer import Command
+
+_MOST_LINES: Final = 32
+
+
+@dataclass
+class Lines:
+    """Lines to one server, which are opened when needed and kept. For one event loop."""
+
+    target: connect.Target
+    _kept: list[AbstractConnection] = field(default_factory=list)
+    _room: anyio.Semaphore = field(
+        default_factory=lambda: anyio.Semaphore(_MOST_LINES, fast_acquire=True)
+    )
+
+    async def run(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one write on one line and return their replies in order.
+
+        An error that the server replied with is returned in its place. Cancelled or failed, it is
+        open whether they ran.
+
+        Raises:
+            RedisError, OSError: as the client library raises them.
+        """
+        async with self._room:
+            line = self._kept.pop() if self._kept else await self._new_line()
+            try:
+                replies = await _exchange(line, commands)
+            except BaseException:
+                await line.disconnect(nowait=True)
+                raise
+            self._kept.append(line)
+            return replies
+
+    async def _new_line(self) -> AbstractConnection:
+        line = self.target.connection()
+        open_line: Callable[[], Awaitable[None]] = line.connect
+        await open_line()
+        line.socket_timeout = None  # `_exchange` has a timer of its own
+        return line
+
+    async def close(self) -> None:
+        """Close the lines that nobody uses."""
+        while self._kept:
+            await self._kept.pop().disconnect(nowait=True)
+
+
+async def _exchange(line: AbstractConnection, commands: Sequence[Command]) -> list[Any]:
+    packed: Any = pack_commands(commands)
+    with anyio.move_on_after(connect.SILENCE_SECONDS):
+        await line.send_packed_command(packed, check_health=False)
+        return [await _reply(line) for _ in commands]
+    raise NoAnswer(f"the server did not answer within {connect.SILENCE_SECONDS:g} s")
+
+
+async def _reply(line: AbstractConnection) -> Any:
+    try:
+        return await line.read_response()
+    except ResponseError as error:
+        return error
