@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, cast
 
 import msgpack
@@ -29,9 +29,11 @@ _RECORD_FORMAT: Final = 1
 _MOST_KNOWN: Final = 1024
 
 
-@dataclass(frozen=True)
+@dataclass
 class GroupRecord:
-    """What is known of a committed group without reading its payload.
+    """What is known of a committed group without reading its payload. Nobody changes one.
+
+    Not frozen, which would double what a claim pays for each of its groups.
 
     Attributes:
         fields: Names of its columns.
@@ -187,7 +189,12 @@ class GroupRecords:
 
 def sample_ids_of(group_id: str, rows: int) -> list[str]:
     """Return the ids of a group's samples: ``{group_id}_g{row}``."""
-    return [f"{group_id}_g{row}" for row in range(rows)]
+    return [group_id + suffix for suffix in _suffixes(rows)]
+
+
+@cache
+def _suffixes(rows: int) -> tuple[str, ...]:
+    return tuple(f"_g{row}" for row in range(rows))
 
 
 def split_sample_id(sample_id: str) -> tuple[str, int]:
@@ -227,7 +234,7 @@ def batch_meta(
             "end_weight_version": slot.finish,
             "target_step": slot.target,
         }
-        tags += [{**tag, **facts} for tag in record.tags]
+        tags += [{**tag, **facts} if tag else facts.copy() for tag in record.tags]
     extra: dict[str, Any] = {
         "group_ids": [slot.group_id for slot in slots],
         "start_weight_versions": [slot.start for slot in slots],
@@ -237,7 +244,7 @@ def batch_meta(
     }
     if current_train_weight is not None:
         extra["lags"] = [current_train_weight - slot.start for slot in slots]
-    shared = set[str].intersection(*(set(record.fields) for record in records))
+    shared = set[str].intersection(*map(set[str], {record.fields for record in records}))
     return KVBatchMeta(
         partition_id=partition_id,
         task_name=None,

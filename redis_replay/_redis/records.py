@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, cast
 
 from redis_replay.errors import StoreCorrupted
 from redis_replay.types import GroupState, SlotView
@@ -20,9 +21,16 @@ def unpack_items(packed: bytes) -> list[bytes]:
     return items
 
 
-@dataclass(frozen=True, slots=True)
-class SlotRecord:
-    """A slot as the scripts write it: fifteen words, ``-`` for none (``record.lua``)."""
+_STATES: Final = {state.value: state for state in GroupState}
+_NEVER_ABSENT: Final = itemgetter(0, 1, 2, 7, 9, 13)
+"""Order, fence, start, attempt, requeues and replacement among the numbers of a slot's record."""
+
+
+class SlotRecord(NamedTuple):
+    """A slot as the scripts write it: fifteen words, ``-`` for none (``record.lua``).
+
+    A tuple, because a claim makes one for each of its groups.
+    """
 
     group_id: str
     state: GroupState
@@ -50,32 +58,11 @@ class SlotRecord:
         """
         try:
             name, *words = record.decode("ascii").split(" ")
-            n = [None if word == "-" else int(word) for word in words]
-            order, fence, start, attempt, requeues = n[0], n[1], n[2], n[7], n[9]
-            if order is None or fence is None or start is None:
-                raise ValueError("order, fence or start is absent")
-            replacement = n[13]
-            if attempt is None or requeues is None or replacement is None or len(n) != 14:
-                raise ValueError("attempt, requeues or replacement is absent")
-            return cls(
-                group_id=group_id.decode(),
-                state=GroupState(name),
-                order=order,
-                fence=fence,
-                start=start,
-                finish=n[3],
-                target=n[4],
-                payload_fence=n[5],
-                epoch=n[6],
-                attempt=attempt,
-                batch=n[8],
-                requeues=requeues,
-                written=n[10],
-                payload_bytes=n[11],
-                dispatch=n[12],
-                replacement=replacement,
-            )
-        except (ValueError, IndexError, UnicodeDecodeError) as broken:
+            numbers = [None if word == "-" else int(word) for word in words]
+            if None in _NEVER_ABSENT(numbers):
+                raise ValueError("a number that is never absent is")
+            return cls(group_id.decode(), _STATES[name], *cast(list[Any], numbers))
+        except (ValueError, LookupError, TypeError) as broken:
             raise StoreCorrupted(
                 f"slot {group_id!r} has the record {record!r}, which is not readable ({broken})"
             ) from broken

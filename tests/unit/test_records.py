@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,12 +125,12 @@ def test_a_damaged_record_is_named_and_not_read(record: bytes) -> None:
 
 
 def test_pairs_are_ids_and_records_in_turn() -> None:
-    other = replace(SLOT, group_id="h")
+    other = SLOT._replace(group_id="h")
     assert [SLOT, other] == SlotRecord.parse_pairs([b"g", WORDS, b"h", WORDS])
 
 
 def test_a_member_sorts_by_order_whatever_the_id() -> None:
-    members = [replace(SLOT, order=order, group_id=i).member for order, i in [(9, "b"), (10, "a")]]
+    members = [SLOT._replace(order=order, group_id=i).member for order, i in [(9, "b"), (10, "a")]]
     assert sorted(members) == members
     assert "0000000000000009:b" == members[0]
 
@@ -148,7 +146,7 @@ def test_lua_and_python_name_a_member_alike(slot: SlotRecord) -> None:
 def test_a_view_shows_the_name_of_a_live_holder_alone() -> None:
     assert "job" == SLOT.view({7: "job"}).owner
     assert SLOT.view({8: "job"}).owner is None
-    assert replace(SLOT, epoch=None).view({7: "job"}).owner is None
+    assert SLOT._replace(epoch=None).view({7: "job"}).owner is None
 
 
 def test_a_view_has_the_facts_of_its_slot() -> None:
