@@ -17,7 +17,7 @@ import anyio
 from redis_replay._redis.frames import SessionScript
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord
-from redis_replay._redis.scripts import Claim, ClaimExact, ClaimReply, Requeue, Settle, Transfer
+from redis_replay._redis.scripts import Claim, Claimed, ClaimExact, Requeue, Settle, Transfer
 from redis_replay.checkpoint_info import new_saved_id, now_ms
 from redis_replay.errors import PayloadCorrupted, PayloadMissing, StoreError
 from redis_replay.groups import batch_meta
@@ -76,14 +76,14 @@ class Claims:
         return await self._receive(ClaimExact(group_ids=distinct_ids(group_ids)))
 
     async def _receive(
-        self, call: SessionScript[ClaimReply], *, current_train_weight: int | None = None
+        self, call: SessionScript[Claimed | None], *, current_train_weight: int | None = None
     ) -> tuple[KVBatchMeta | None, int]:
         await self.session.attach()
         work = partial(self._take, call, current_train_weight)
         slots, meta = await self.session.link.tasks.finish(work, unclaimed=self._give_back_unread)
         return meta, len(slots)
 
-    async def _take(self, call: SessionScript[ClaimReply], weight: int | None) -> Taken:
+    async def _take(self, call: SessionScript[Claimed | None], weight: int | None) -> Taken:
         """Claim and describe. Only groups whose metas were read count as seen."""
         async with self._turn:
             await self._requeue_unseen()
@@ -96,14 +96,15 @@ class Claims:
                 return [], None
             self._may_hold_unseen = True
             try:
-                meta = await self._describe(found[1], weight)
+                self.session.link.records.keep(found.slots, found.records)
+                meta = await self._describe(found.slots, weight)
             except (PayloadMissing, PayloadCorrupted) as damaged:
                 if damaged.group_id is not None:  # counted, so it ends in quarantine
                     await self.requeue([damaged.group_id], failed=True)
                 raise
-            self.batches.append(found[0])
+            self.batches.append(found.number)
             self._may_hold_unseen = False
-            return found[1], meta
+            return found.slots, meta
 
     async def _give_back_unread(self, taken: Taken) -> None:
         """Requeue groups whose claimer was cancelled before it could know them."""
@@ -212,9 +213,9 @@ class Claims:
 
     async def transfer(self, receiver: str, *, step: int) -> int:
         """Hand all claims to another live session. Atomic; returns the number of groups."""
-        reply = await self.session.call(Transfer(receiver=receiver, step=step))
+        groups = await self.session.call(Transfer(receiver=receiver, step=step))
         self.batches.clear()
-        return 0 if reply is None else len(reply[1])
+        return groups
 
 
 def distinct_ids(group_ids: Iterable[str]) -> tuple[str, ...]:

@@ -181,10 +181,27 @@ class GroupRecords:
         unknown = [name for name in named if name not in self._known]
         found = dict(zip(unknown, await read_records(self.gateway, unknown), strict=True))
         records = [self._known.get(name) or found[name] for name in named]
+        self._remember(found)
+        return records
+
+    def keep(self, slots: Sequence[SlotRecord], stored: Sequence[bytes]) -> None:
+        """Keep records that came with a claim, one for each slot, empty where one is gone.
+
+        Raises:
+            PayloadCorrupted: a record is damaged.
+        """
+        self._remember(
+            {
+                (slot.group_id, slot.payload_fence or 0): unpack_record(slot.group_id, blob)
+                for slot, blob in zip(slots, stored, strict=False)
+                if blob
+            }
+        )
+
+    def _remember(self, found: Mapping[tuple[str, int], GroupRecord]) -> None:
         self._known.update(found)
         while len(self._known) > _MOST_KNOWN:
             del self._known[next(iter(self._known))]
-        return records
 
 
 def sample_ids_of(group_id: str, rows: int) -> list[str]:

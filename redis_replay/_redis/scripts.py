@@ -6,7 +6,7 @@ Each is a mutation: its Lua header says what it does and why it is atomic.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis_replay._redis.checkpoint_scripts import (
     SAVED_KEYS,
@@ -124,16 +124,30 @@ class Commit(Unanswered, SessionScript[None]):
     PAYLOAD_KEYS = True
 
 
-ClaimReply = tuple[int, list[SlotRecord]] | None
+class Claimed(NamedTuple):
+    """What a claim took.
+
+    Attributes:
+        number: Of the claim.
+        slots: The groups in selection order.
+        records: Their immutable records, empty where one is gone; none when the call was repeated.
+    """
+
+    number: int
+    slots: list[SlotRecord]
+    records: list[bytes]
 
 
-def _parse_claim(details: list[bytes]) -> ClaimReply:
-    return (int(details[0]), SlotRecord.parse_pairs(details[1:])) if details else None
+def _parse_claim(details: list[bytes]) -> Claimed | None:
+    if not details:
+        return None
+    end = 2 + 2 * int(details[1])
+    return Claimed(int(details[0]), SlotRecord.parse_pairs(details[2:end]), details[end:])
 
 
 @dataclass(frozen=True)
-class Claim(SessionScript[ClaimReply]):
-    """Replies the claim number and the groups in selection order, ``None`` when below minimum."""
+class Claim(SessionScript[Claimed | None]):
+    """Replies ``None`` when below minimum."""
 
     rule: str
     lowest: int
@@ -142,20 +156,25 @@ class Claim(SessionScript[ClaimReply]):
     maximum: int
 
     SCRIPT = "claim"
-    KEYS = (*SESSION_KEYS, *READY_KEYS, *CLAIMED_KEYS, Key.SLOTS, Key.RESERVED, Key.COUNTERS)
+    KEYS = (
+        *SESSION_KEYS,
+        *READY_KEYS,
+        *CLAIMED_KEYS,
+        *(Key.SLOTS, Key.GROUPS, Key.RESERVED, Key.COUNTERS),
+    )
 
-    def parse(self, details: list[bytes]) -> ClaimReply:
+    def parse(self, details: list[bytes]) -> Claimed | None:
         return _parse_claim(details)
 
 
 @dataclass(frozen=True)
-class ClaimExact(SessionScript[ClaimReply]):
+class ClaimExact(SessionScript[Claimed | None]):
     group_ids: tuple[str, ...]
 
     SCRIPT = "claim_exact"
-    KEYS = (*SESSION_KEYS, *READY_KEYS, *CLAIMED_KEYS, Key.SLOTS, Key.COUNTERS)
+    KEYS = (*SESSION_KEYS, *READY_KEYS, *CLAIMED_KEYS, Key.SLOTS, Key.GROUPS, Key.COUNTERS)
 
-    def parse(self, details: list[bytes]) -> ClaimReply:
+    def parse(self, details: list[bytes]) -> Claimed | None:
         return _parse_claim(details)
 
 
@@ -208,15 +227,17 @@ class Requeue(SessionScript[tuple[int, int]]):
 
 
 @dataclass(frozen=True)
-class Transfer(SessionScript[ClaimReply]):
+class Transfer(SessionScript[int]):
+    """Replies the number of groups handed over."""
+
     receiver: str
     step: int
 
     SCRIPT = "transfer"
     KEYS = (*SESSION_KEYS, *CLAIM_ENDING_KEYS, Key.SLOTS)
 
-    def parse(self, details: list[bytes]) -> ClaimReply:
-        return _parse_claim(details)
+    def parse(self, details: list[bytes]) -> int:
+        return len(details) // 2  # the claim number, then each group's id and slot
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 -- batch: gives groups to a session as one training claim.
 --
 -- A claim's number is its fence, drawn once for all its groups.
--- Keys: claimed_by_owner
+-- Keys: claimed_by_owner groups
 -- Refusals: TOO_MANY
 -- include: listing
 -- include: manifest
@@ -22,4 +22,18 @@ function batch.give(slots, holder, step)
   end)
   manifest.write(number, holder, step, slots)
   return number, items
+end
+
+-- Appends the groups' immutable records to a claim's answer. They are not kept with it: a repetition of the call
+-- reads them for itself.
+function batch.describe(answer, slots)
+  local fields = {}
+  for at, found in ipairs(slots) do
+    fields[at] = text.whole(found.payload_fence) .. ':' .. found.id
+  end
+  local records = redis.call('HMGET', keys.groups, unpack(fields))
+  for at = 1, #fields do
+    answer[#answer + 1] = records[at] or ''
+  end
+  return answer
 end
