@@ -69,7 +69,6 @@ async def fill_every_state(store: ReplayStore) -> None:
             await rollout.buffer.reserve(
                 0, target_step=index, group_id=name, prompt_ref=name.encode()
             )
-    assert 3 == await sampler.admit(trainer_version_fn=lambda: 0)  # nobody has reserved for it
     for name in ("b0-0", "b0-1", "b1-0"):
         await rollout.buffer.commit(name, rows(7), start_weight_version=0, end_weight_version=0)
     await trainer.buffer.claim_for_training(["b0-0", "b0-1"])
@@ -82,6 +81,7 @@ async def fill_every_state(store: ReplayStore) -> None:
             await failing.abort_step()
     async with rollout.mutation() as cut:
         cut.set_loader_state(b"6")
+    assert 3 == await sampler.admit(trainer_version_fn=lambda: 0)  # nobody has reserved for it
 
 
 async def disturb(store: ReplayStore) -> None:

@@ -226,3 +226,18 @@ async def test_unknown_modes_are_refused_before_anything_is_read(runs: Runs) -> 
         for options in ({"mode": "some"}, {"incomplete": "some"}):
             with pytest.raises(ValueError, match="got 'some'"):
                 await store.checkpoints.restore("absent", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("record", [b"x", b"ready 1 2", b"eaten - - - - - - - - - - - - - -"])
+async def test_a_damaged_run_is_mended_by_a_restore(runs: Runs, record: bytes) -> None:
+    runs.audited = False
+    async with short_batches(runs) as store:
+        slots = control_key(runs, Key.SLOTS)
+        damaged = next(slot for slot in await store.buffer.slots() if slot.state == "ready")
+        await runs.client.hset(slots, damaged.group_id, record)
+        await runs.client.hset(slots, "ghost", record)
+        assert not (await store.audit()).is_clean
+        assert 4 == (await store.checkpoints.restore("kept")).ready
+        await store.collect_garbage()
+        assert (await store.audit()).is_clean
+        await store.buffer.claim_for_training([damaged.group_id])

@@ -27,7 +27,8 @@ function swap.unlike()
   end
 end
 
--- Names what live groups refer to and the restored ones do not; what those refer to is dead no more.
+-- Names what live groups refer to and the restored ones do not; what those refer to is dead no more. A live
+-- record that is not readable names nothing: a restore is what mends such a run.
 function swap.bury_live(slots)
   local kept, revived, dead, stored = {}, {}, {}, redis.call('HGETALL', keys.slots)
   for _, found in ipairs(slots) do
@@ -36,8 +37,9 @@ function swap.bury_live(slots)
   end
   for at = 1, #stored, 2 do
     local found = record.parse(stored[at], stored[at + 1])
-    if not kept[retire.payload_of(found)] then retire.name(dead, retire.payload_of(found)) end
-    retire.name_columns(found, dead)
+    local entry = found.fence and retire.payload_of(found)
+    if entry and not kept[entry] then retire.name(dead, entry) end
+    if found.payload_fence then retire.name_columns(found, dead) end
   end
   in_slices('ZADD', keys.dead, dead)
   in_slices('ZREM', keys.dead, revived)
