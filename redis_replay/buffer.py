@@ -341,6 +341,10 @@ class RedisReplayBuffer:
         """Give claimed groups back untrained; `Claims.requeue`. No attempt is counted."""
         return await self.claims.requeue(group_ids)
 
+    async def quarantine(self, group_ids: Sequence[str], *, reason: str = "quarantined") -> int:
+        """Take ready or own claimed groups out of training; `Claims.quarantine`."""
+        return await self.claims.quarantine(group_ids, reason=reason)
+
     async def promote_ready_group(self, *, to_target_step: int) -> int | None:
         """Lend a ready group of the furthest later step to a step; return the step it came from.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,12 +20,13 @@ from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.scripts import Claim, Claimed, ClaimExact, Requeue, Settle, Transfer
 from redis_replay.checkpoint_info import new_saved_id, now_ms
-from redis_replay.errors import PayloadCorrupted, PayloadMissing, StoreError
-from redis_replay.groups import batch_meta
+from redis_replay.damage import Damage, Holder, quarantine
+from redis_replay.errors import PayloadDamaged, StoreError
+from redis_replay.groups import GroupRecord, batch_meta
 from redis_replay.meta import KVBatchMeta
 from redis_replay.selection import Selection
 from redis_replay.session import Session
-from redis_replay.stats import read_held
+from redis_replay.stats import read_held, read_named
 from redis_replay.types import MAX_GROUPS_PER_CALL
 
 Taken = tuple[list[SlotRecord], KVBatchMeta | None]
@@ -95,13 +97,12 @@ class Claims:
             if found is None:
                 return [], None
             self._may_hold_unseen = True
-            try:
+            damage = Damage()
+            with suppress(PayloadDamaged):  # read one by one then
                 self.session.link.records.keep(found.slots, found.records)
-                meta = await self._describe(found.slots, weight)
-            except (PayloadMissing, PayloadCorrupted) as damaged:
-                if damaged.group_id is not None:  # counted, so it ends in quarantine
-                    await self.requeue([damaged.group_id], failed=True)
-                raise
+            records = await damage.read_records(self.session.link, found.slots)
+            await damage.raise_quarantined(self.session.link, self._holder)
+            meta = self._described(found.slots, records, weight)
             self.batches.append(found.number)
             self._may_hold_unseen = False
             return found.slots, meta
@@ -116,11 +117,21 @@ class Claims:
     async def _describe(
         self, slots: Sequence[SlotRecord], current_train_weight: int | None
     ) -> KVBatchMeta:
-        gateway = self.session.link.gateway
         records = await self.session.link.records.read(slots)
-        return batch_meta(
-            gateway.keyspace.partition, slots, records, current_train_weight=current_train_weight
-        )
+        return self._described(slots, records, current_train_weight)
+
+    def _described(
+        self,
+        slots: Sequence[SlotRecord],
+        records: Sequence[GroupRecord],
+        current_train_weight: int | None,
+    ) -> KVBatchMeta:
+        partition = self.session.link.gateway.keyspace.partition
+        return batch_meta(partition, slots, records, current_train_weight=current_train_weight)
+
+    @property
+    def _holder(self) -> Holder:
+        return self.session.owner, self.session.epoch
 
     async def give_back_unseen(self) -> None:
         """Requeue claims that no caller has seen, because their reply or metas never came."""
@@ -206,10 +217,36 @@ class Claims:
 
     async def _requeue(self, call: Requeue) -> int:
         count, _ = await self.session.call(call)
-        kept = {slot.batch for slot in await self.owned()} if not call.all else set()
+        self._forget_batches(() if call.all else await self.owned())
+        return count
+
+    async def quarantine(self, group_ids: Sequence[str], *, reason: str) -> int:
+        """Take named groups out of training: ready ones, and those this session has claimed.
+
+        Atomic; may be repeated. They keep their rows, hold no place, and can be read and removed.
+
+        Returns:
+            How many were not quarantined before.
+
+        Raises:
+            ValueError: one id twice, none, or too many.
+            ClaimMismatch: a group is claimed by somebody else; nothing was changed.
+            UnknownGroup, WrongState: a group is not live or is reserved; nothing was changed.
+        """
+        named = distinct_ids(group_ids)
+        await self.session.attach()
+        slots = await read_named(self.session.link.gateway, named)
+        fences = [None if slot is None else slot.payload_fence for slot in slots]
+        payloads = dict(zip(named, fences, strict=True))
+        taken = await quarantine(self.session.link, self._holder, payloads, reason=reason)
+        self._forget_batches(await self.owned())
+        return len(taken)
+
+    def _forget_batches(self, owned: Iterable[SlotRecord]) -> None:
+        """Forget the claims of which this session holds no group any more."""
+        kept = {slot.batch for slot in owned}
         self.batches = [number for number in self.batches if number in kept]
         self.session.link.tasks.start(self.session.link.collect)
-        return count
 
     async def transfer(self, receiver: str, *, step: int) -> int:
         """Hand all claims to another live session. Atomic; returns the number of groups."""

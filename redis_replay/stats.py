@@ -87,18 +87,25 @@ async def read_held(gateway: Gateway, by_owner: Key, epoch: int) -> list[SlotRec
     return [slot for slot in slots if slot.epoch == epoch]
 
 
+async def read_named(gateway: Gateway, group_ids: Sequence[str]) -> list[SlotRecord | None]:
+    """Return the slots of groups in the order given, ``None`` where one is not live. Pure."""
+    if not group_ids:
+        return []
+    [stored] = await gateway.pipeline([("HMGET", gateway.keyspace.control(Key.SLOTS), *group_ids)])
+    return [
+        None if text is None else SlotRecord.parse(group_id.encode(), text)
+        for group_id, text in zip(group_ids, stored, strict=True)
+    ]
+
+
 async def read_rewards(
     gateway: Gateway, group_ids: Sequence[str]
 ) -> list[tuple[float, ...] | None]:
     """Return the rewards of groups in the order given, ``None`` where there are none. Pure."""
-    if not group_ids:
-        return []
-    [stored] = await gateway.pipeline([("HMGET", gateway.keyspace.control(Key.SLOTS), *group_ids)])
     known: list[tuple[str, int]] = []
-    for group_id, text in zip(group_ids, stored, strict=True):
-        fence = SlotRecord.parse(group_id.encode(), text).payload_fence if text else None
-        if fence is not None:
-            known.append((group_id, fence))
+    for slot in await read_named(gateway, group_ids):
+        if slot is not None and slot.payload_fence is not None:
+            known.append((slot.group_id, slot.payload_fence))
     found = {record.group_id: record.rewards for record in await read_records(gateway, known)}
     return [found.get(group_id) for group_id in group_ids]
 

@@ -6,11 +6,13 @@ describe who may touch it next:
 * ``reserved``: a rollout host is generating it, or nobody is and it is a redispatch ticket;
 * ``ready``: its rows are stored and any trainer may claim it;
 * ``claimed``: one trainer session holds it until its step commits;
-* ``quarantined``: it failed too often and waits for a person; it holds no place in the buffer.
+* ``quarantined``: it failed too often or is damaged, and waits for a person; it holds no place in
+  the buffer.
 
 Three ideas carry the table. Work is consumed by exactly one verb (`settle`), so nothing is trained
 twice. Giving back is not ending: a lost trainer's groups become ready again at their old place, a
-lost host's reservations become tickets, and only a counted failure too many leads to quarantine.
+lost host's reservations become tickets; a counted failure too many, or rows that cannot be read
+back, lead to quarantine.
 Ends are final: an ended group leaves no slot, and its id may be reserved anew as another group.
 
 A verb may also leave a group in its state and change who holds it, under which number, or what it
@@ -51,6 +53,11 @@ TRANSITIONS: Final[Mapping[str, Moves]] = {
     "transfer": {"claimed": frozenset({"claimed"})},
     "settle": {"claimed": frozenset({"trained"}), "reserved": frozenset({"aborted"})},
     "requeue": {"claimed": frozenset({"ready", "quarantined"})},
+    "quarantine": {
+        "ready": frozenset({"quarantined"}),
+        "claimed": frozenset({"quarantined"}),
+        "quarantined": frozenset({"quarantined"}),
+    },
     "end_owner": {
         "reserved": frozenset({"reserved", "quarantined"}),
         "claimed": frozenset({"ready", "quarantined"}),

@@ -50,6 +50,7 @@ _TOPICS: Final[Mapping[str, frozenset[Topic]]] = {
     "evict": frozenset({Topic.SPACE, Topic.READY}),
     "abort": frozenset({Topic.SPACE, Topic.READY}),
     "drop": frozenset({Topic.SPACE, Topic.READY}),
+    "quarantine": frozenset({Topic.SPACE, Topic.READY}),
     "remove": frozenset({Topic.SPACE, Topic.READY}),
     "resize": frozenset({Topic.SPACE}),
     "catch_up": frozenset({Topic.SPACE, Topic.ADMISSION, Topic.READY}),

@@ -175,6 +175,31 @@ class MarkWritten(StoreScript[list[tuple[int, int]]]):
 
 
 @dataclass(frozen=True)
+class Quarantine(StoreScript[tuple[str, ...]]):
+    """Replies the groups that were not quarantined before.
+
+    ``fences`` are the payload fences of the groups as the caller knows them, '' for none.
+    """
+
+    owner: str
+    epoch: int
+    reason: str
+    group_ids: tuple[str, ...]
+    fences: tuple[str, ...]
+
+    SCRIPT = "quarantine"
+    KEYS = (
+        *META_KEYS,
+        *READY_KEYS,
+        *CLAIM_ENDING_KEYS,
+        *(Key.SLOTS, Key.QUARANTINED, Key.DEAD, Key.STEPS, Key.OWNERS, Key.EVENTS),
+    )
+
+    def parse(self, details: list[bytes]) -> tuple[str, ...]:
+        return tuple(item.decode() for item in details)
+
+
+@dataclass(frozen=True)
 class Bury(StoreScript[int]):
     entries: tuple[str, ...]
 

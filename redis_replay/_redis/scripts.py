@@ -42,6 +42,7 @@ from redis_replay._redis.run_scripts import (
     Migrate,
     OpenRun,
     Publish,
+    Quarantine,
     Resize,
     SetCursor,
     SetDataset,
@@ -346,6 +347,7 @@ ALL_SCRIPTS: tuple[type[ScriptCall[Any]], ...] = (
     *(Acknowledge, Bury, Admit, Reserve, ApplyCut, Commit, Claim, ClaimExact, Settle, Requeue),
     *(Transfer, Evict, Abort, Drop, Drain, Remove, Promote, TakeTickets, MarkWritten),
     *(
+        Quarantine,
         Migrate,
         CatchUp,
         SetDataset,

@@ -47,6 +47,7 @@ class Scene:
     writes: Sequence[tuple[str, Payload]]
     dead_entry: str
     condemned_entry: str
+    payloads: Mapping[str, int | None]
 
     @property
     def session(self) -> Any:
@@ -74,6 +75,10 @@ class Scene:
         reply = await self.send(call, number=number)
         assert not isinstance(reply, Refusal), reply
         return reply
+
+    def payload_fences(self, *group_ids: str) -> tuple[str, ...]:
+        """Return the payload fences that committed groups had when the scene was set."""
+        return tuple(str(self.payloads[group_id]) for group_id in group_ids)
 
     def blob(self) -> bytes:
         """Return the record of the reserved group."""
@@ -126,6 +131,7 @@ async def opened_scene(runs: Runs) -> AsyncIterator[Scene]:
             writes,
             dead.decode(),
             condemned.decode(),
+            {slot.group_id: slot.payload_fence for slot in await store.buffer.slots()},
         )
         await scene.apply(run_scripts.SetWindow(3))
         await scene.apply(Condemn((condemned.decode(),), ()))
@@ -181,6 +187,9 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     scripts.TakeTickets: lambda _: scripts.TakeTickets(4, 2),
     run_scripts.MarkWritten: lambda s: run_scripts.MarkWritten(
         s.session.owner, s.session.epoch, ("c",)
+    ),
+    run_scripts.Quarantine: lambda s: run_scripts.Quarantine(
+        s.session.owner, s.session.epoch, "damaged", ("c", "y"), s.payload_fences("c", "y")
     ),
 }
 """For each script a call that the scene accepts."""

@@ -301,7 +301,7 @@ async def test_a_payload_key_of_another_group_cannot_collide(runs: Runs) -> None
         (ValueError, "row 1.*nan", {"record_or_rows": [{"reward": 0.0}, {"reward": float("nan")}]}),
         (ValueError, "row 0.*inf", {"record_or_rows": [{"reward": float("inf")}, {"reward": 1.0}]}),
         (TypeError, "x", {"record_or_rows": [{"x": object()}, {"x": 1}]}),
-        (ValueError, "differ", {"record_or_rows": [{"x": 1}, {"y": 1}]}),
+        (ValueError, "row 1: reward is missing", {"record_or_rows": [{"reward": 1.0}, {"x": 1}]}),
         (TypeError, "tags", {"tags": [{"t": object()}, {}]}),
     ],
 )

@@ -36,14 +36,14 @@ async def test_a_row_that_the_group_does_not_have_cannot_be_written(runs: Runs) 
 async def test_a_group_without_its_record_is_quarantined_and_the_others_are_trained(
     runs: Runs,
 ) -> None:
-    async with runs.open(max_requeues=1) as store, store.trainer(owner="job") as trainer:
+    async with runs.open() as store, store.trainer(owner="job") as trainer:
         bad, good = [await commit_ready(store, 0) for _ in range(2)]
         groups = control_key(runs, Key.GROUPS)
         [field] = [name for name in await runs.client.hkeys(groups) if bad.encode() in name]
         await runs.client.hdel(groups, field)
-        for _ in range(2):
-            with pytest.raises(PayloadMissing, match=bad):
-                await trainer.buffer.claim(Selection(Rule.BUFFER, 0, 0, 1, 2))
+        with pytest.raises(PayloadMissing, match=bad) as refused:
+            await trainer.buffer.claim(Selection(Rule.BUFFER, 0, 0, 1, 2))
+        assert (bad, (bad,)) == (refused.value.group_id, refused.value.quarantined)
         meta, count = await trainer.buffer.claim(Selection(Rule.BUFFER, 0, 0, 1, 2))
         assert meta is not None
         assert ([good], 1) == (meta.extra_info["group_ids"], count)

@@ -10,7 +10,11 @@ from tests.house.python_source import Module, findings, module_of, modules
 LAYERS: Mapping[str, frozenset[str]] = {
     "vocabulary": frozenset({"errors", "types", "rewards", "meta", "protocols"}),
     "wire": frozenset(
-        {"arrays", "blocks", "codec", "directory", "columns", "outputs", "rows", "payloads"}
+        {
+            *("arrays", "dtypes", "tensors", "forms", "fields", "narrowing", "compression"),
+            *("codec", "sharing", "layout", "entries", "directory", "drafts", "columns"),
+            *("rows", "payloads", "blocks", "outputs"),
+        }
     ),
     "redis": frozenset({"_redis"}),
     "policy": frozenset({"samplers", "selection", "dynamic_sampling", "transitions"}),
@@ -22,6 +26,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "bookmark",
                 "checkpoint_info",
                 "checkpoints",
+                "damage",
                 "groups",
                 "heart",
                 "reading",

@@ -237,6 +237,22 @@ class BufferModel(Reserving):
         member.batches[:] = [batch for batch in member.batches if batch in kept]
         return len(groups)
 
+    def set_aside(self, member: Member, group_ids: Sequence[str]) -> int:
+        """Quarantine ready groups, and claimed ones of the session."""
+        require_distinct(group_ids)
+        self.require(member)
+        named = self.all_in(group_ids, "ready", "claimed", "quarantined")
+        if any(group.state == "claimed" and group.holder != member.epoch for group in named):
+            raise Refused("ClaimMismatch")
+        taken = [group for group in named if group.state != "quarantined"]
+        fence = self.draw() if taken else 0
+        for group in taken:
+            group.holder, group.batch, group.fence, group.written = None, None, fence, False
+            self.quarantine(group)
+        kept = {group.batch for group in self.owned(member)}
+        member.batches[:] = [batch for batch in member.batches if batch in kept]
+        return len(taken)
+
     def transfer(self, member: Member, receiver: str) -> int:
         self.require(member)
         if receiver not in self.owners:

@@ -92,6 +92,20 @@ class Requeue(Verb):
 
 
 @dataclass(frozen=True)
+class Quarantine(Verb):
+    numbers: tuple[int, ...]
+
+    def plan(self, side: ModelSide) -> tuple[str, ...]:
+        return pick(side, self.numbers, "claimed", "ready")
+
+    def on_model(self, side: ModelSide, plan: tuple[str, ...]) -> int:
+        return side.model.set_aside(side.members[self.owner], plan)
+
+    async def on_store(self, side: StoreSide, plan: tuple[str, ...]) -> int:
+        return await side.sessions[self.owner].buffer.quarantine(plan, reason="odd")
+
+
+@dataclass(frozen=True)
 class Transfer(Verb):
     receiver: str
 

@@ -50,10 +50,10 @@ function control.next_seq()
 end
 
 -- Raises seq, writes the changed fields and the journal entry. The last write of a mutation.
-function control.close(kind, subjects, owner)
+function control.close(kind, subjects, owner, reason)
   control.seq = control.next_seq()
   control.set('seq', control.seq)
   redis.call('HSET', keys.meta, unpack(control.changes))
   redis.call('XADD', keys.events, 'MAXLEN', '~', control.journal, '*', 'kind', kind, 'owner', owner,
-    'seq', control.seq, 'groups', text.pack(subjects))
+    'seq', control.seq, 'groups', text.pack(subjects), unpack(reason and { 'reason', reason } or {}))
 end
