@@ -18,6 +18,7 @@ from redis_replay.dynamic_sampling import (
     rewards_carry_no_signal,
 )
 from redis_replay.errors import ReplayError
+from redis_replay.fields import FieldOptions
 from redis_replay.filtering import DynamicSampling, FilterOutcome, GroupFilter, Replacement
 from redis_replay.meta import KVBatchMeta
 from redis_replay.opening import open_store
@@ -67,6 +68,7 @@ __all__ = [
     "DataPlaneMutationCut",
     "DynamicSampling",
     "Eviction",
+    "FieldOptions",
     "FilterOutcome",
     "GroupFilter",
     "GroupState",

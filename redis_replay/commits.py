@@ -21,6 +21,7 @@ from redis_replay._redis.scripts import Commit
 from redis_replay.codec import Value
 from redis_replay.dynamic_sampling import rewards_carry_no_signal
 from redis_replay.errors import ReplayError, StaleAttempt, StoreUnavailable, UnknownGroup
+from redis_replay.fields import FieldOptions
 from redis_replay.groups import pack_record, payload_writes
 from redis_replay.payloads import EncodedGroup, encode_group
 from redis_replay.rewards import sum_of_rewards
@@ -123,7 +124,7 @@ class Commits:
         with self.session.under_way():
             await link.commit_room.acquire()
             try:
-                encoded = await _encoded(group_id, rows)
+                encoded = await _encoded(group_id, rows, fields=self.session.link.fields)
                 blob = pack_record(
                     encoded,
                     chunk_bytes=link.chunk_bytes,
@@ -230,10 +231,12 @@ class Commits:
         return None if stored is None else SlotRecord.parse(group_id.encode(), stored)
 
 
-async def _encoded(group_id: str, rows: Sequence[Mapping[str, Value]]) -> EncodedGroup:
+async def _encoded(
+    group_id: str, rows: Sequence[Mapping[str, Value]], *, fields: Mapping[str, FieldOptions]
+) -> EncodedGroup:
     """Encode a group, a large one in a thread, so that the event loop goes on."""
     first: Any = rows[0] if rows and isinstance(rows[0], Mapping) else {}
     row_bytes: int = sum(getattr(value, "nbytes", 0) for value in first.values())
     if row_bytes * len(rows) < _LARGE_BYTES:
-        return encode_group(group_id, rows)
-    return await anyio.to_thread.run_sync(encode_group, group_id, rows)
+        return encode_group(group_id, rows, fields=fields)
+    return await anyio.to_thread.run_sync(partial(encode_group, group_id, rows, fields=fields))

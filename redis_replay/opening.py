@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from redis_replay._redis.gateway import DEFAULT_DEADLINE_SECONDS, TransferWay
+from redis_replay.fields import FieldOptions
 from redis_replay.run import RunSettings
 from redis_replay.store import DEFAULT_PARTITION, ReplayStore, StoreOptions
 
@@ -29,6 +31,7 @@ def open_store(
     allow_unsafe_server: bool = False,
     deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
     transfer: TransferWay = "channel",
+    fields: Mapping[str, FieldOptions] | None = None,
 ) -> ReplayStore:
     """Open a run: ``async with open_store(...) as store``. Creates it if it is not there.
 
@@ -58,12 +61,18 @@ def open_store(
         deadline_seconds: How long a call is repeated while the server is away.
         transfer: How payload travels: over sockets of its own (``channel``, D65) or through the
             client library (``plain``), which is also the way where there are no such sockets.
+        fields: How fields are stored of the groups that this store commits, by name: narrowed or
+            compressed. They read back as they were given, by any reader; fields left out are stored
+            as given.
 
     Raises (from the ``async with``):
         ConfigurationError: settings that cannot work, or that differ from the stored run's; all are
             named.
         StoreError: the server cannot be used.
     """
+    for name, options in (fields or {}).items():
+        if not isinstance(options, FieldOptions):
+            raise TypeError(f"fields[{name!r}] must be FieldOptions, got {options!r}")
     settings = RunSettings(
         capacity=capacity,
         group_size=group_size,
@@ -87,5 +96,6 @@ def open_store(
             allow_unsafe_server=allow_unsafe_server,
             deadline_seconds=deadline_seconds,
             transfer=transfer,
+            fields=dict(fields or {}),
         )
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 import xxhash
 
-from redis_replay.arrays import Buffer, HandOut
+from redis_replay.arrays import Buffer, HandOut, read_only
 from redis_replay.blocks import joined
 from redis_replay.codec import Value
 from redis_replay.columns import ABSENT, decode_rows, verify_column
@@ -176,7 +176,7 @@ def decode_columns(
     fields: Sequence[str] | None = None,
     rows: Sequence[int] | None = None,
     group_id: str | None = None,
-    arrays: ArrayForm = "read_only",
+    hand_out: HandOut = read_only,
 ) -> dict[str, list[Any]]:
     """Return cells from the ranges that `read_plan` asked for with the same fields and rows.
 
@@ -189,7 +189,7 @@ def decode_columns(
         fields: Fields wanted, all by default.
         rows: Rows wanted, in any order; the cells come in this order.
         group_id: Named in errors.
-        arrays: The form in which arrays are handed out.
+        hand_out: What becomes of each array (`forms`).
 
     Raises:
         PayloadCorrupted: A reply is shorter or longer than its range, or its contents are damaged.
@@ -200,7 +200,6 @@ def decode_columns(
     for part in read_plan(directory, fields=fields, rows=rows):
         plan[part.field].append(part)
         _check_received(part, buffers, group_id)
-    hand_out = hand_out_as(arrays)
     result: dict[str, list[Any]] = {}
     for column in directory.select(fields):
         parts = plan[column.name]

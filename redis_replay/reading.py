@@ -19,11 +19,12 @@ from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Keyspace
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.transfer import Range
-from redis_replay.arrays import ARRAY_ALIGNMENT_BYTES
+from redis_replay.arrays import ARRAY_ALIGNMENT_BYTES, HandOut, read_only
 from redis_replay.blocks import BLOCKS
 from redis_replay.codec import Value, decode_value
+from redis_replay.damage import Damage
 from redis_replay.directory import ByteRange, read_plan
-from redis_replay.errors import PayloadMissing
+from redis_replay.errors import PayloadCorrupted, PayloadMissing
 from redis_replay.groups import GroupRecord
 from redis_replay.outputs import Outputs
 from redis_replay.payloads import ABSENT, chunk_offsets, decode_columns
@@ -81,47 +82,58 @@ async def read_groups(
     wanted: Sequence[WantedRows],
     *,
     fields: Sequence[str] | None,
+    hand_out: HandOut = read_only,
     outputs: Outputs | None = None,
+    damage: Damage,
 ) -> dict[str, Row]:
-    """Return the wanted rows by sample id. Not atomic; may be repeated.
+    """Return the wanted rows by sample id, without those of groups that are damaged.
+
+    Not atomic; may be repeated.
 
     Args:
         gateway: To the server.
         wanted: The groups.
         fields: Columns to read, ``None`` for all.
+        hand_out: What becomes of each array (`forms`).
         outputs: Arrays of the caller that columns are read into; undefined after a failure.
+        damage: Where groups are noted whose payload is gone, has lost bytes or fails its checksum.
 
     Raises:
-        PayloadMissing: A payload is gone, or has lost bytes.
-        PayloadCorrupted: A payload fails its checksum.
+        PayloadCorrupted: A cell that was written back is damaged.
         ValueError: No such row or field, or one that does not fit into its array.
         TypeError: A field that has an array holds something else.
     """
-    cells = await _read_written(gateway, wanted, fields)
+    cells = await _read_written(gateway, wanted, fields, hand_out)
     reads: list[GroupRead] = []
     for one, written in zip(wanted, cells, strict=True):
         if len(reads) % _GROUPS_A_TURN == 0:
             await anyio.lowlevel.checkpoint()
-        reads.append(
-            plan_read(gateway.keyspace, one, fields=fields, written=written, outputs=outputs)
-        )
+        with damage.noted(one.slot):
+            reads.append(
+                plan_read(gateway.keyspace, one, fields=fields, written=written, outputs=outputs)
+            )
     ranges = [part for read in reads for part in read.ranges]
     lengths = iter(await gateway.read(ranges))
     found: dict[str, Row] = {}
     for read in reads:
-        for part in read.ranges:
-            _check_length(read.wanted, part, next(lengths))
-        decode = partial(decoded_rows, read, fields=fields, outputs=outputs)
-        if read.wanted.record.payload_bytes > _LARGE_BYTES:
-            found.update(await anyio.to_thread.run_sync(decode))
-        else:
-            found.update(decode())
-            await anyio.lowlevel.checkpoint()
+        received = [next(lengths) for _ in read.ranges]
+        decode = partial(decoded_rows, read, fields=fields, hand_out=hand_out, outputs=outputs)
+        with damage.noted(read.wanted.slot):
+            for part, length in zip(read.ranges, received, strict=True):
+                _check_length(read.wanted, part, length)
+            if read.wanted.record.payload_bytes > _LARGE_BYTES:
+                found.update(await anyio.to_thread.run_sync(decode))
+            else:
+                found.update(decode())
+                await anyio.lowlevel.checkpoint()
     return found
 
 
 async def _read_written(
-    gateway: Gateway, wanted: Sequence[WantedRows], fields: Sequence[str] | None
+    gateway: Gateway,
+    wanted: Sequence[WantedRows],
+    fields: Sequence[str] | None,
+    hand_out: HandOut,
 ) -> list[dict[int, Row]]:
     """Return the cells that were written back to each group, by row and column."""
     result: list[dict[int, Row]] = [{} for _ in wanted]
@@ -132,7 +144,7 @@ async def _read_written(
         replies = await gateway.pipeline(commands)
         for (at, one), command, reply in zip(part, commands, replies, strict=True):
             found = reply.items() if fields is None else zip(command[2:], reply, strict=True)
-            result[at] = _written_cells(one.slot.group_id, found)
+            result[at] = _written_cells(one.slot.group_id, found, hand_out)
     return result
 
 
@@ -147,14 +159,22 @@ def _ask_for_written(
 
 
 def _written_cells(
-    group_id: str, found: Iterable[tuple[bytes | str, bytes | None]]
+    group_id: str, found: Iterable[tuple[bytes | str, bytes | None]], hand_out: HandOut
 ) -> dict[int, Row]:
     cells: dict[int, Row] = {}
     for place, encoded in found:
         if encoded is not None:
             text = place if isinstance(place, str) else place.decode()
             row, _, name = text.partition(":")
-            value = decode_value(encoded, f"{group_id}_g{row}.{name}")
+            try:
+                value = decode_value(encoded, f"{group_id}_g{row}.{name}", hand_out=hand_out)
+            except PayloadCorrupted as error:
+                raise PayloadCorrupted(
+                    f"{error}; it was written back, so write it again or requeue the group",
+                    group_id=group_id,
+                    field=name,
+                    row=int(row),
+                ) from error
             cells.setdefault(int(row), {})[name] = value
     return cells
 
@@ -243,7 +263,11 @@ def _check_length(wanted: WantedRows, part: Range, length: int) -> None:
 
 
 def decoded_rows(
-    read: GroupRead, *, fields: Sequence[str] | None, outputs: Outputs | None
+    read: GroupRead,
+    *,
+    fields: Sequence[str] | None,
+    outputs: Outputs | None,
+    hand_out: HandOut = read_only,
 ) -> Mapping[str, Row]:
     """Return the rows by sample id, once all targets are filled. Raises as `read_groups`."""
     group_id = read.wanted.slot.group_id
@@ -253,6 +277,7 @@ def decoded_rows(
         fields=read.fields,
         rows=read.rows,
         group_id=group_id,
+        hand_out=hand_out,
     )
     result: dict[str, Row] = {}
     lacking = any(column.storage.absent for column in read.wanted.record.directory.columns)

@@ -19,12 +19,15 @@ from redis_replay._redis.scripts import Remove
 from redis_replay.arrays import Array
 from redis_replay.claims import distinct_ids
 from redis_replay.codec import Value, encode_value
+from redis_replay.damage import Damage
 from redis_replay.errors import UnknownGroup
+from redis_replay.forms import ArrayForm, hand_out_as
 from redis_replay.groups import sample_ids_of, split_sample_id
 from redis_replay.meta import KVBatchMeta
 from redis_replay.outputs import Outputs
 from redis_replay.reading import Row, WantedRows, read_groups
 from redis_replay.session import Session
+from redis_replay.stats import read_named
 from redis_replay.types import MAX_GROUPS_PER_CALL, GroupState
 
 _SLICE: Final = 64
@@ -47,17 +50,23 @@ class SamplePlane:
         samples: KVBatchMeta | Sequence[str],
         *,
         select_fields: Sequence[str] | None = None,
+        arrays: ArrayForm = "read_only",
         out: Mapping[str, Array] | None = None,
     ) -> list[Row]:
         """Return the rows of samples in the order asked, one dictionary per sample.
 
         Arrays are read-only views over the received bytes, without a copy, one block of memory for
-        each group. Reads only the selected columns and rows. Not atomic across groups; may be
+        each group; ``arrays`` asks for another form. A field that a row lacks is no key of its
+        dictionary. Reads only the selected columns and rows. Not atomic across groups; may be
         repeated.
+
+        Nothing is returned if a group is damaged: all of the read that are, ready or claimed by
+        this session, are quarantined in this call, and the error names them. Read the others then.
 
         Args:
             samples: Sample ids, or the meta of a batch.
             select_fields: Columns to read; all of them by default.
+            arrays: ``"read_only"``, ``"writable"`` or ``"torch"``; see `redis_replay.forms`.
             out: Field to a NumPy array of the caller, such as pinned memory, whose i-th entry
                 receives the i-th sample. Shape and dtype are those of the rows; a row may be
                 shorter than its entry along its first axis, whose rest is left alone. The cells
@@ -65,10 +74,12 @@ class SamplePlane:
 
         Raises:
             UnknownGroup: a group is not live, or is only reserved.
-            PayloadMissing: a payload is gone.
-            PayloadCorrupted: a payload fails its checksum.
-            ValueError: a malformed sample id, an unknown row or field, or an array in ``out`` that
-                does not fit.
+            PayloadMissing: a payload is gone; ``quarantined`` names all groups that were.
+            PayloadCorrupted: a payload fails its checksum; ``quarantined`` as before.
+            SchemaMismatch: a newer version of this package wrote a group.
+            ConfigurationError: a dtype, a compression or the form needs a package that is absent.
+            ValueError: a malformed sample id, an unknown row, field or form, or an array in ``out``
+                that does not fit.
             TypeError: something in ``out`` is no array, or is for a field that holds none.
         """
         sample_ids = samples.sample_ids if isinstance(samples, KVBatchMeta) else list(samples)
@@ -77,15 +88,30 @@ class SamplePlane:
         wanted: dict[str, dict[int, None]] = {}
         for group_id, row in places:
             wanted.setdefault(group_id, {})[row] = None
+        form, damage = hand_out_as(arrays), Damage()
+        if out and arrays == "torch":
+            raise ValueError(
+                "out takes NumPy arrays: read with another form, and use tensors of it"
+            )
         found: dict[str, Row] = {}
         ids = list(wanted)
         for at in range(0, len(ids), _SLICE):
-            located = await self._locate({i: tuple(wanted[i]) for i in ids[at : at + _SLICE]})
+            part = {i: tuple(wanted[i]) for i in ids[at : at + _SLICE]}
+            located = await self._locate(part, damage)
+            gateway = self.session.link.gateway
             found.update(
                 await read_groups(
-                    self.session.link.gateway, located, fields=select_fields, outputs=outputs
+                    gateway,
+                    located,
+                    fields=select_fields,
+                    hand_out=form,
+                    outputs=outputs,
+                    damage=damage,
                 )
             )
+        if damage.found:
+            holder = self.claimant or await self._attached()
+            await damage.raise_quarantined(self.session.link, holder)
         return [found[sample_id] for sample_id in sample_ids]
 
     async def put_samples(
@@ -193,21 +219,23 @@ class SamplePlane:
         [stored] = await gateway.pipeline([("HGETALL", gateway.keyspace.control(Key.SLOTS))])
         return [SlotRecord.parse(group_id, record) for group_id, record in stored.items()]
 
-    async def _locate(self, wanted: Mapping[str, tuple[int, ...]]) -> list[WantedRows]:
-        gateway = self.session.link.gateway
-        slots_key = gateway.keyspace.control(Key.SLOTS)
-        [stored] = await gateway.pipeline([("HMGET", slots_key, *wanted)])
+    async def _locate(
+        self, wanted: Mapping[str, tuple[int, ...]], damage: Damage
+    ) -> list[WantedRows]:
+        link = self.session.link
         slots: list[SlotRecord] = []
-        for group_id, text in zip(wanted, stored, strict=True):
-            slot = SlotRecord.parse(group_id.encode(), text) if text is not None else None
+        for group_id, slot in zip(
+            wanted, await read_named(link.gateway, list(wanted)), strict=True
+        ):
             if slot is None or slot.payload_fence is None:
                 raise UnknownGroup(
                     f"group {group_id!r} has no committed rows: it is not live or only reserved",
                     group_id=group_id,
                 )
             slots.append(slot)
-        records = await self.session.link.records.read(slots)
+        records = {r.group_id: r for r in await damage.read_records(link, slots)}
         return [
-            WantedRows(slot, record, wanted[slot.group_id])
-            for slot, record in zip(slots, records, strict=True)
+            WantedRows(slot, records[slot.group_id], wanted[slot.group_id])
+            for slot in slots
+            if slot.group_id in records
         ]

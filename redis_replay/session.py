@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +27,7 @@ from redis_replay._redis.refusals import Refusal, accept
 from redis_replay._redis.run_scripts import Attach
 from redis_replay.collector import Collector
 from redis_replay.errors import ReplayError, StaleOwner, StoreClosed
+from redis_replay.fields import FieldOptions
 from redis_replay.groups import CHUNK_BYTES, GroupRecords
 from redis_replay.heart import Heart, Pulse, end_owner
 from redis_replay.run import OpenedRun
@@ -63,6 +64,7 @@ class Link:
     records: GroupRecords
     chunk_bytes: int = CHUNK_BYTES
     longest_string_bytes: int = LONGEST_STRING_BYTES
+    fields: Mapping[str, FieldOptions] = field(default_factory=dict[str, FieldOptions])
     switch_policy: bool = False
     closed: bool = False
     sessions: list[Session] = field(default_factory=list)

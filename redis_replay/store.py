@@ -6,6 +6,7 @@ Everything that must survive a process lives in Redis; the objects here are view
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,7 @@ from redis_replay.checkpoints import Checkpoints
 from redis_replay.collector import Collector
 from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.errors import ConfigurationError, StoreClosed
+from redis_replay.fields import FieldOptions
 from redis_replay.filtering import DynamicSampling, GroupFilter
 from redis_replay.groups import CHUNK_BYTES, GroupRecords
 from redis_replay.heart import Heart
@@ -77,6 +79,7 @@ class StoreOptions:
     allow_unsafe_server: bool
     deadline_seconds: float
     transfer: TransferWay
+    fields: Mapping[str, FieldOptions]
 
 
 class ReplayStore:
@@ -140,6 +143,7 @@ class ReplayStore:
             records=GroupRecords(gateway),
             chunk_bytes=min(CHUNK_BYTES, facts.largest_string or CHUNK_BYTES),
             longest_string_bytes=facts.largest_string or LONGEST_STRING_BYTES,
+            fields=options.fields,
             switch_policy=options.switch_policy,
         )
         self._stack.push_async_callback(shielded, self._link.heart.stop)

@@ -20,6 +20,7 @@ from hypothesis.extra import numpy as npst
 from redis_replay.directory import Directory, directory_checksum, read_plan
 from redis_replay.errors import ConfigurationError, PayloadCorrupted, SchemaMismatch
 from redis_replay.fields import FieldOptions
+from redis_replay.forms import hand_out_as
 from redis_replay.payloads import (
     ABSENT,
     EncodedGroup,
@@ -153,7 +154,9 @@ def round_trip(group: Any, data: st.DataObject) -> None:
     wanted = data.draw(st.none() | st.lists(st.integers(0, len(rows) - 1)))
     plan = read_plan(directory, fields=fields, rows=wanted)
     buffers = {part: written.payload[part.offset : part.offset + part.length] for part in plan}
-    cells = decode_columns(directory, buffers, fields=fields, rows=wanted, arrays=form)
+    cells = decode_columns(
+        directory, buffers, fields=fields, rows=wanted, hand_out=hand_out_as(form)
+    )
     numbers = range(len(rows)) if wanted is None else wanted
     for name in directory.fields if fields is None else dict.fromkeys(fields):
         expected = [rows[row].get(name, ABSENT) for row in numbers]
