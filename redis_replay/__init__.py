@@ -4,7 +4,7 @@ from redis_replay import errors
 from redis_replay.audit import AuditReport, Violation
 from redis_replay.bookmark import Bookmark
 from redis_replay.buffer import RedisReplayBuffer
-from redis_replay.checkpoint_info import CheckpointInfo, RestoreReport
+from redis_replay.checkpoint_info import CheckpointInfo, RestoreReport, TransferProgress
 from redis_replay.checkpoints import Checkpoints
 from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.dynamic_sampling import (
@@ -18,6 +18,7 @@ from redis_replay.dynamic_sampling import (
     rewards_carry_no_signal,
 )
 from redis_replay.errors import ReplayError
+from redis_replay.exporting import ExportReport
 from redis_replay.fields import FieldOptions
 from redis_replay.filtering import DynamicSampling, FilterOutcome, GroupFilter, Replacement
 from redis_replay.meta import KVBatchMeta
@@ -68,6 +69,7 @@ __all__ = [
     "DataPlaneMutationCut",
     "DynamicSampling",
     "Eviction",
+    "ExportReport",
     "FieldOptions",
     "FilterOutcome",
     "GroupFilter",
@@ -99,6 +101,7 @@ __all__ = [
     "TrainerRank",
     "TrainerSession",
     "TransactionalAdmissionSampler",
+    "TransferProgress",
     "Violation",
     "WeightFifoSampler",
     "WeightFifoSamplerConfig",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -28,11 +28,13 @@ class CheckpointInfo:
         dispatch_index: The dispatch cursor.
         groups: Live groups by state.
         payload_bytes: Of the live groups.
-        seq: The run's mutation that made it.
+        seq: The run's mutation that made it, or imported it.
+        lineage: The history that it is of; that of another run, if it was imported.
         created_unix_seconds: By the clock of the host that made it.
         pinned: Whether retention leaves it alone.
         digest: Of the copies; empty while it is being made.
         extra: What the caller gave.
+        is_complete: Whether it can be restored; not while, or after, its import was cut short.
     """
 
     name: str
@@ -48,6 +50,7 @@ class CheckpointInfo:
     pinned: bool
     digest: str
     extra: Any
+    is_complete: bool
 
     @classmethod
     def of(cls, record: CheckpointRecord) -> CheckpointInfo:
@@ -71,6 +74,7 @@ class CheckpointInfo:
             pinned=record.pinned,
             digest=record.digest,
             extra=decode_value(record.extra, "extra") if record.extra else None,
+            is_complete=record.is_complete,
         )
 
 
@@ -97,6 +101,23 @@ class RestoreReport:
     left_out: Mapping[str, bytes | None]
     regenerated: Mapping[str, str]
     store_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferProgress:
+    """How far an export or an import is.
+
+    Attributes:
+        stage: ``check``: the files are read and compared; ``write``: groups are moved.
+        done_bytes: Of rows, in this stage.
+    """
+
+    stage: Literal["check", "write"]
+    done_bytes: int
+    total_bytes: int
+
+
+OnProgress = Callable[[TransferProgress], None]
 
 
 def require_name(name: str) -> str:

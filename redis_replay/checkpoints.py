@@ -12,11 +12,11 @@ import logging
 import secrets
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from redis_replay._redis.checkpoint_scripts import (
     CreateCheckpoint,
-    DropCheckpoint,
     MarkCheckpoint,
     Restore,
     Restored,
@@ -28,6 +28,7 @@ from redis_replay._redis.refusals import Refusal, accept
 from redis_replay.checkpoint_info import (
     CheckpointInfo,
     Incomplete,
+    OnProgress,
     RestoreMode,
     RestoreReport,
     new_saved_id,
@@ -37,14 +38,15 @@ from redis_replay.checkpoint_info import (
 )
 from redis_replay.codec import Value
 from redis_replay.errors import CheckpointDamaged, CheckpointMissing, StoreError
-from redis_replay.saved_state import read_digest, read_saved
+from redis_replay.exporting import ExportReport, export_checkpoint
+from redis_replay.importing import import_checkpoint
+from redis_replay.saved_state import drop_saved, read_digest, read_saved
 from redis_replay.selection import validate_version
 from redis_replay.session import Link
-from redis_replay.verification import CheckpointVerification, verify_checkpoint
+from redis_replay.verification import CUT_SHORT, CheckpointVerification, verify_checkpoint
 
 R = TypeVar("R")
 _LOG = logging.getLogger(__name__)
-_DROP_SLICE: Final = 256
 
 
 class Checkpoints:
@@ -127,7 +129,7 @@ class Checkpoints:
             if isinstance(reply, Refusal) and reply.code == "NO_CHECKPOINT":
                 return record  # another host's retention has dropped it since
             record = accept(reply)
-        older = [known for known in await self._records() if not known.pinned]
+        older = [r for r in await self._records() if r.is_complete and not r.pinned]
         for known in older[: max(0, len(older) - keep) if keep is not None else 0]:
             await self._drop(known)
         await self._drop_remains()
@@ -182,14 +184,7 @@ class Checkpoints:
         return given_back
 
     async def _drop(self, record: CheckpointRecord) -> int:
-        given_back, more = 0, True
-        while more:
-            count, more = await self._ask(
-                DropCheckpoint(record.name, _DROP_SLICE, (record.saved_id,))
-            )
-            given_back += count
-        await self._link.collect()
-        return given_back
+        return await drop_saved(self._link, record.name, record.saved_id)
 
     async def _drop_remains(self) -> None:
         for record in await self._records(remains=True):
@@ -206,8 +201,63 @@ class Checkpoints:
             CheckpointMissing: there is none of this name.
         """
         record = await self.record(name)
+        if not record.is_complete:
+            return CheckpointVerification(name, (CUT_SHORT,))
         size = self._link.run.settings.group_size
         return await verify_checkpoint(self._link.gateway, record, group_size=size, deep=deep)
+
+    async def export(
+        self, name: str, path: str | Path, *, on_progress: OnProgress | None = None
+    ) -> ExportReport:
+        """Write a checkpoint to a folder, beside a run that goes on. May be repeated.
+
+        A folder with an earlier export is brought up to date: rows that it has are not written
+        again. The earlier export stays valid until the last step, and if this one fails. The
+        checkpoint is pinned meanwhile. Needs a fixed amount of memory beside the control plane's.
+
+        Args:
+            name: Of the checkpoint.
+            path: Of the folder, which is made if need be.
+            on_progress: Called with a `TransferProgress` after each batch.
+
+        Raises:
+            CheckpointMissing: there is none of this name.
+            CheckpointDamaged: it, or rows of it, are not what was written.
+            ConfigurationError: the folder holds something else, or is in use.
+            SchemaMismatch: the folder holds an export of a newer version.
+            OSError: the folder cannot be written.
+        """
+        record = await self.record(name)
+        return await export_checkpoint(self._link, record, Path(path), on_progress)
+
+    async def import_(
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> CheckpointInfo:
+        """Bring an exported checkpoint into this run, whichever run and server it is of.
+
+        All files are checked first; nothing is written if one is wrong. The run itself does not
+        change until the checkpoint is restored. Cut short, it leaves a checkpoint that is not
+        complete and can be dropped.
+
+        Args:
+            path: Of the folder.
+            name: Of the checkpoint here; by default the one it had.
+            on_progress: Called with a `TransferProgress` after each batch.
+
+        Raises:
+            CheckpointMissing: there is no export, or the checkpoint was dropped meanwhile.
+            CheckpointDamaged: a file is absent, cut off or altered; the message says which, where.
+            CheckpointExists: the name is taken, or 128 checkpoints are kept.
+            SchemaMismatch: a newer version of this package wrote it.
+            ConfigurationError: the folder is being written.
+            ValueError: a group stands in it twice; no name.
+        """
+        self._link.require_open()
+        return await import_checkpoint(self._link, Path(path), name, on_progress)
 
     async def restore(
         self,

@@ -172,7 +172,7 @@ class Recovery:
         return []
 
     async def _checkpoint_of(self, step: int, version: int) -> str:
-        known = await self._checkpoints.list()
+        known = [info for info in await self._checkpoints.list() if info.is_complete]
         fitting = [info.name for info in known if info.step == step]
         if fitting:
             return fitting[-1]

@@ -32,7 +32,7 @@ DEFAULT_MAX_ATTEMPTS: Final = 5
 DEFAULT_MAX_REQUEUES: Final = 5
 DEFAULT_JOURNAL_EVENTS: Final = 100_000
 
-_NEEDED: Final = frozenset(
+NEEDED_FIELDS: Final = frozenset(
     {
         *(*CONTROL_FIELDS, "schema", "min_writer", "lineage", "store_epoch", "loader_revision"),
         *("next_order", "next_fence", "capacity", "group_size", "journal_events"),
@@ -124,7 +124,7 @@ async def open_run(
     if isinstance(reply, Refusal):
         raise reply.error
     created, stored = reply
-    absent = sorted(_NEEDED - stored.keys())
+    absent = sorted(NEEDED_FIELDS - stored.keys())
     if absent:
         raise StoreCorrupted(
             f"the control record of run {gateway.keyspace.run!r} lacks {absent}; nothing was "
@@ -136,7 +136,7 @@ async def open_run(
     _check_schema(stored)
     if int(stored["schema"]) < SCHEMA:
         await _migrate(gateway, stored)
-    settings = _stored_settings(stored)
+    settings = stored_settings(stored)
     opened = OpenedRun(
         lineage=stored["lineage"].decode(),
         store_epoch=int(stored["store_epoch"]),
@@ -226,7 +226,8 @@ async def _migrate(gateway: Gateway, stored: Mapping[str, bytes]) -> None:
     _LOG.warning("run %r: schema %d was brought up to %d", gateway.keyspace.run, schema, SCHEMA)
 
 
-def _stored_settings(stored: Mapping[str, bytes]) -> RunSettings:
+def stored_settings(stored: Mapping[str, bytes]) -> RunSettings:
+    """Return the settings that a control record holds."""
     numbers = {name: stored.get(name, b"") for name in RunSettings.__slots__}
     return RunSettings(**{name: int(text) if text else None for name, text in numbers.items()})
 

@@ -1,4 +1,4 @@
-"""The copies that make up a checkpoint, read in pages, and their digest."""
+"""The copies that make up a checkpoint: read in pages, with their digest, and dropped in slices."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Final
 
 import xxhash
 
-from redis_replay._redis.checkpoint_scripts import SAVED_KEYS
+from redis_replay._redis.checkpoint_scripts import SAVED_KEYS, DropCheckpoint
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import CheckpointRecord, SlotRecord
+from redis_replay._redis.refusals import accept
+from redis_replay.session import Link
 from redis_replay.types import GroupState
 
 _PAGE: Final = 1000
+_DROP_SLICE: Final = 256
 _WORD: Final = 2**64
 
-Items = list[tuple[bytes, bytes]]
+Items = Sequence[tuple[bytes, bytes]]
 
 
 async def read_copy(gateway: Gateway, saved_id: str, key: Key) -> AsyncIterator[Items]:
@@ -95,3 +98,19 @@ async def read_saved(gateway: Gateway, record: CheckpointRecord) -> SavedState:
             if key is Key.SLOTS:
                 slots += [SlotRecord.parse(group_id, packed) for group_id, packed in page]
     return SavedState(meta, sorted(slots, key=lambda slot: slot.order), digest.text)
+
+
+async def drop_saved(link: Link, name: str, saved_id: str) -> int:
+    """Forget a checkpoint in slices and free what nothing else needs. May be repeated.
+
+    Returns:
+        Entries that were given back to the collector.
+    """
+    given_back, more = 0, True
+    while more:
+        call = DropCheckpoint(name, _DROP_SLICE, (saved_id,))
+        reply = await link.gateway.call(call, link.run.frame)
+        count, more = accept(reply)
+        given_back += count
+    await link.collect()
+    return given_back

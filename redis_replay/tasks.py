@@ -157,6 +157,52 @@ class QuietTaskGroup:
         await self._group.__aexit__(None, None, None)
 
 
+class SideThread(Generic[T]):
+    """Blocking work in a thread, a piece at a time, beside what its user does meanwhile.
+
+    Used as an async context manager; leaving it waits for the piece that runs.
+    """
+
+    def __init__(self) -> None:
+        self._tasks = QuietTaskGroup()
+        self._group: TaskGroup | None = None
+        self._outcome: Outcome[T] | None = None
+
+    async def __aenter__(self) -> SideThread[T]:
+        self._group = await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._tasks.__aexit__(kind, error, trace)
+
+    def start(self, work: Callable[[], T]) -> None:
+        """Start a piece; the last one's `result` must have been taken."""
+        assert self._group is not None
+        self._outcome = Outcome()
+        self._group.start_soon(self._run, work, self._outcome)
+
+    @staticmethod
+    async def _run(work: Callable[[], T], outcome: Outcome[T]) -> None:
+        with outcome:
+            outcome.put(await anyio.to_thread.run_sync(work))
+
+    async def result(self) -> T | None:
+        """Wait for the piece that was started and return its value or raise its error.
+
+        ``None`` if there is none.
+        """
+        outcome, self._outcome = self._outcome, None
+        if outcome is None:
+            return None
+        await outcome.done.wait()
+        return outcome.take()
+
+
 async def shielded(work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
     """Run work that a cancellation does not stop."""
     with anyio.CancelScope(shield=True):

@@ -17,6 +17,8 @@ from redis_replay.saved_state import SavedState, read_saved
 _SLICE: Final = 256
 _NEEDED: Final = frozenset({b"trainer_version", b"dispatch_index"})
 """Fields of the control record without which there is nothing to go on with."""
+CUT_SHORT: Final = "its import has not ended, or never did; drop it, and import it again"
+"""What is wrong with a checkpoint that is not complete."""
 
 
 @dataclass(frozen=True, slots=True)

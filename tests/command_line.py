@@ -50,11 +50,11 @@ class CommandLine:
         self._capsys = capsys
 
     async def __call__(self, command: str, *arguments: str) -> Finished:
-        """Run a command with ``--url`` and these arguments; in a thread, as it has its own loop."""
+        """Run a command of one or two words with ``--url`` and these arguments, in a thread."""
         place = [] if self.url is None else ["--url", self.url]
         with pytest.MonkeyPatch.context() as environment:
             environment.delenv("FORCE_COLOR", raising=False)
-            status = await anyio.to_thread.run_sync(main, [command, *place, *arguments])
+            status = await anyio.to_thread.run_sync(main, [*command.split(), *place, *arguments])
         captured = self._capsys.readouterr()
         return Finished(status, captured.out, captured.err)
 

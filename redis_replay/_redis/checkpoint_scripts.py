@@ -16,6 +16,7 @@ from redis_replay._redis.frames import (
     RETIRING_KEYS,
     SESSION_KEYS,
     StoreScript,
+    Unanswered,
 )
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import CheckpointRecord
@@ -77,6 +78,43 @@ class DropCheckpoint(StoreScript[tuple[int, bool]]):
 
     def parse(self, details: list[bytes]) -> tuple[int, bool]:
         return int(details[0]), details[1] == b"1"
+
+
+@dataclass(frozen=True)
+class BeginImport(StoreScript[tuple[int, CheckpointRecord]]):
+    """``counts`` are groups that are reserved, ready, claimed and quarantined."""
+
+    name: str
+    fences: int
+    origin: str
+    step: int
+    cursor: int
+    payload_bytes: int
+    created_ms: int
+    extra: bytes
+    counts: tuple[int, ...]
+    saved_ids: tuple[str, ...]
+
+    SCRIPT = "begin_import"
+    KEYS = (*META_KEYS, Key.CHECKPOINTS, Key.EVENTS)
+
+    def parse(self, details: list[bytes]) -> tuple[int, CheckpointRecord]:
+        return int(details[0]), CheckpointRecord.parse(self.name, details[1])
+
+
+@dataclass(frozen=True)
+class AddToImport(Unanswered, StoreScript[None]):
+    """``items`` are fields and values of one copy, ``records`` entries and records of groups."""
+
+    name: str
+    noun: str
+    items: tuple[bytes, ...]
+    records: tuple[bytes, ...]
+    saved_ids: tuple[str, ...]
+
+    SCRIPT = "add_to_import"
+    KEYS = (*META_KEYS, Key.GROUPS, Key.PINNED, Key.CHECKPOINTS)
+    SAVED = SAVED_KEYS
 
 
 @dataclass(frozen=True)

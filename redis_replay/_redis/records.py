@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
@@ -71,6 +71,12 @@ class SlotRecord(NamedTuple):
     def parse_pairs(cls, items: list[bytes]) -> list[SlotRecord]:
         """Read a flat list of ids and records."""
         return [cls.parse(i, r) for i, r in zip(items[::2], items[1::2], strict=True)]
+
+    @property
+    def packed(self) -> bytes:
+        """The record as the scripts write it."""
+        texts = ("-" if word is None else str(word) for word in self[2:])
+        return f"{self.state.value} {' '.join(texts)}".encode("ascii")
 
     @property
     def member(self) -> str:
@@ -167,6 +173,15 @@ class CheckpointRecord:
     pinned: bool
     digest: str
     extra: bytes
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it is there; an import that was cut short leaves one that is not."""
+        return self.state == "complete"
+
+    def with_digest(self, digest: str) -> CheckpointRecord:
+        """Return the record with the digest of its copies."""
+        return replace(self, digest=digest)
 
     @classmethod
     def parse(cls, name: str, record: bytes) -> CheckpointRecord:

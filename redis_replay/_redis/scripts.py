@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from redis_replay._redis.checkpoint_scripts import (
     SAVED_KEYS,
+    AddToImport,
+    BeginImport,
     Condemn,
     CreateCheckpoint,
     DropCheckpoint,
@@ -352,6 +354,8 @@ ALL_SCRIPTS: tuple[type[ScriptCall[Any]], ...] = (
         CatchUp,
         SetDataset,
         CreateCheckpoint,
+        BeginImport,
+        AddToImport,
         MarkCheckpoint,
         DropCheckpoint,
         Condemn,

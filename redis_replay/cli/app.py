@@ -15,6 +15,8 @@ import typer
 
 from redis_replay import __version__
 from redis_replay.cli.audit import audit
+from redis_replay.cli.checkpoint import checkpoint
+from redis_replay.cli.checkpoint_transfer import export_checkpoint, import_checkpoint
 from redis_replay.cli.demo import demo
 from redis_replay.cli.failures import EXIT_INTERRUPTED
 from redis_replay.cli.groups import groups
@@ -34,6 +36,9 @@ app = typer.Typer(
 )
 for command in (demo, resume_demo, up, down, status, groups, audit, resume):
     app.command()(command)
+checkpoint.command(name="export")(export_checkpoint)
+checkpoint.command(name="import")(import_checkpoint)
+app.add_typer(checkpoint)
 
 
 def _show_version(wanted: bool) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from redis_replay import ReplayStore, RolloutSession, TrainerSession
 from redis_replay._redis import run_scripts, scripts
 from redis_replay._redis.checkpoint_scripts import (
+    AddToImport,
+    BeginImport,
     Condemn,
     CreateCheckpoint,
     DropCheckpoint,
@@ -29,13 +31,15 @@ from tests.harness import Runs, commit_ready, rows
 
 CHUNK_BYTES = 1024
 SAVED_ID = "5a"
+IMPORTED_ID = "7c"
+IMPORTED_SLOT = b"ready 9 900 0 0 - 900 - 1 - 0 - 50 - 0"
 
 
 @dataclass
 class Scene:
     """The run: ``r`` is reserved with its payload written, ``y`` and ``z`` are ready, ``c`` is
     claimed, ``t`` is a ticket, ``h`` and ``k`` are held by a host, ``d`` waits for collection,
-    ``e`` is condemned, and the checkpoint ``kept`` holds the others.
+    ``e`` is condemned, the checkpoint ``kept`` holds the others, and ``coming`` is being imported.
     """
 
     runs: Runs
@@ -136,9 +140,15 @@ async def opened_scene(runs: Runs) -> AsyncIterator[Scene]:
         await scene.apply(run_scripts.SetWindow(3))
         await scene.apply(Condemn((condemned.decode(),), ()))
         await scene.apply(CreateCheckpoint("kept", 0, 0, 0, 1, b"", (SAVED_ID,)))
+        await scene.apply(begin_import("coming", IMPORTED_ID))
         await runs.client.hset(control_key(runs, Key.META), "schema", 1)
         await link.heart.stop()
         yield scene
+
+
+def begin_import(name: str, saved_id: str) -> BeginImport:
+    """Return the call that registers a checkpoint of one ready group."""
+    return BeginImport(name, 1, "elsewhere", 2, 3, 50, 1, b"", (0, 1, 0, 0), (saved_id,))
 
 
 CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
@@ -161,7 +171,11 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     CreateCheckpoint: lambda _: CreateCheckpoint("next", 0, 0, 1, 2, b"extra", ("6b",)),
     MarkCheckpoint: lambda _: MarkCheckpoint("kept", 1, "complete", "0123", (SAVED_ID,)),
     DropCheckpoint: lambda _: DropCheckpoint("kept", 256, (SAVED_ID,)),
-    Condemn: lambda s: Condemn((s.dead_entry,), (SAVED_ID,)),
+    Condemn: lambda s: Condemn((s.dead_entry,), (SAVED_ID, IMPORTED_ID)),
+    BeginImport: lambda _: begin_import("next", "8d"),
+    AddToImport: lambda _: AddToImport(
+        "coming", "slots", (b"i", IMPORTED_SLOT), (b"900:i", b"record"), (IMPORTED_ID,)
+    ),
     Restore: lambda _: Restore("kept", "all", "", "token", (SAVED_ID,), ()),
     scripts.Admit: lambda _: scripts.Admit(seen_version=0),
     scripts.Reserve: lambda _: scripts.Reserve(("n",), (0,), ("7",), (b"=p",), (1,)),

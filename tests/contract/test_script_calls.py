@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from redis_replay._redis.checkpoint_scripts import (
+    AddToImport,
     Condemn,
     DropCheckpoint,
     MarkCheckpoint,
@@ -40,7 +41,7 @@ OF_SESSIONS = [script for script in ALL_SCRIPTS if issubclass(script, SessionScr
 OF_THE_RUN = [script for script in ALL_SCRIPTS if issubclass(script, StoreScript)]
 FRAMED = [*OF_SESSIONS, *OF_THE_RUN]
 BEATS_OR_ATTACHES = (Heartbeat, Attach)
-HOUSEKEEPING = (Bury, Condemn, DropCheckpoint, MarkCheckpoint)
+HOUSEKEEPING = (AddToImport, Bury, Condemn, DropCheckpoint, MarkCheckpoint)
 """They change nothing that a session sees, and are not counted as mutations."""
 
 

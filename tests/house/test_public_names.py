@@ -76,9 +76,12 @@ SEED_POSITIONAL = frozenset(
         *("create_sampler", "required_buffer_capacity_for_config", "drain_step_reward_metrics"),
         *("record_group_rewards", "RedisReplayBuffer.commit", "KVBatchMeta.slice"),
         "GroupFilter.commit",
+        "Checkpoints.export",
     }
 )
-"""Callables whose second argument is positional because it is in the seed, or takes its place."""
+"""Callables whose second argument is positional: it is in the seed, takes its place, or is the
+destination of a copy.
+"""
 
 PUBLIC = {name: getattr(redis_replay, name) for name in redis_replay.__all__}
 CLASSES = {name: found for name, found in PUBLIC.items() if inspect.isclass(found)}
