@@ -90,9 +90,7 @@ class SamplePlane:
             wanted.setdefault(group_id, {})[row] = None
         form, damage = hand_out_as(arrays), Damage()
         if out and arrays == "torch":
-            raise ValueError(
-                "out takes NumPy arrays: read with another form, and use tensors of it"
-            )
+            raise ValueError("out holds NumPy arrays; read in another form, and make tensors of it")
         found: dict[str, Row] = {}
         ids = list(wanted)
         for at in range(0, len(ids), _SLICE):
