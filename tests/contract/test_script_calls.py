@@ -19,7 +19,7 @@ from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import ScriptCall, load_script
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.run_scripts import Attach, Bury, EndOwner, Heartbeat, OpenRun
-from redis_replay._redis.scripts import ALL_SCRIPTS, Commit, Evict, Settle
+from redis_replay._redis.scripts import ALL_SCRIPTS, Claimed, Commit, Evict, Settle
 from redis_replay.errors import (
     CallConflict,
     ReplayError,
@@ -89,10 +89,15 @@ async def test_a_repeated_number_gets_the_first_answer_and_changes_nothing(
 ) -> None:
     async with opened_scene(runs) as scene:
         call = CALLS[script](scene)
-        first = await scene.apply(call)
+        first = kept_answer(await scene.apply(call))
         async with nothing_changed(runs):
-            assert first == await scene.apply(call)
-            assert first == await scene.apply(call)
+            assert first == kept_answer(await scene.apply(call))
+            assert first == kept_answer(await scene.apply(call))
+
+
+def kept_answer(reply: Any) -> Any:
+    """Return what a repetition answers too: all but the records of claimed groups."""
+    return reply._replace(records=[]) if isinstance(reply, Claimed) else reply
 
 
 @each(OF_SESSIONS)
