@@ -12,12 +12,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 
 from redis_replay._redis.events import Topic
-from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.frames import StoreScript
+from redis_replay._redis.gateway import Reads
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import CONTROL_FIELDS, ControlRecord, OwnerRecord
 from redis_replay._redis.refusals import Refusal
@@ -28,6 +29,7 @@ from redis_replay.samplers.base import NOTHING_DISPATCHED, PolicyBinding
 from redis_replay.selection import validate_version
 from redis_replay.session import Session
 
+R = TypeVar("R")
 _LOG = logging.getLogger(__name__)
 _RECHECK_SECONDS: Final = 1.0
 _ADMISSION_FIELDS: Final = ("loader_revision", "loader_state", "policy", "store_epoch")
@@ -59,14 +61,14 @@ class AdmissionState:
         return self.orphan is not None or self.control.dispatch_index < reach
 
 
-async def read_admission(gateway: Gateway) -> AdmissionState:
+async def read_admission(reads: Reads) -> AdmissionState:
     """Read the admission state. Atomic; a pure read.
 
     Raises:
         StoreMissing: the run is not there.
     """
-    control = gateway.keyspace.control
-    meta, admissions, owners = await gateway.pipeline(
+    control = reads.keyspace.control
+    meta, admissions, owners = await reads.pipeline(
         [
             ("HMGET", control(Key.META), *CONTROL_FIELDS, *_ADMISSION_FIELDS),
             ("HGETALL", control(Key.ADMISSIONS)),
@@ -76,8 +78,8 @@ async def read_admission(gateway: Gateway) -> AdmissionState:
     )
     record = ControlRecord.parse(meta[:4]) if meta[0] is not None else None
     if record is None:
-        raise _missing(gateway)
-    gateway.observe(record)
+        raise _missing(reads)
+    reads.observe(record)
     live = {b"%d %s" % (OwnerRecord.parse(r).epoch, name) for name, r in owners.items()}
     first = record.trainer_version if meta[6] == b"in_order" else 0
     orphans = [int(index) for index, holder in admissions.items() if holder not in live]
@@ -85,8 +87,8 @@ async def read_admission(gateway: Gateway) -> AdmissionState:
     return AdmissionState(record, orphan, int(meta[4]), meta[5], int(meta[7]))
 
 
-def _missing(gateway: Gateway) -> StoreMissing:
-    return StoreMissing(f"run {gateway.keyspace.run!r} is not on {gateway.target.address}")
+def _missing(reads: Reads) -> StoreMissing:
+    return StoreMissing(f"run {reads.keyspace.run!r} is not on {reads.target.address}")
 
 
 @dataclass
@@ -143,14 +145,14 @@ class Admission:
             StoreMissing: the run is not there.
             StaleStore: the run was restored meanwhile.
         """
-        gateway = self.session.link.gateway
-        meta = gateway.keyspace.control(Key.META)
-        [stored] = await gateway.pipeline([("HMGET", meta, *CONTROL_FIELDS, "store_epoch")])
+        reads = self.session.reads
+        meta = reads.keyspace.control(Key.META)
+        [stored] = await reads.pipeline([("HMGET", meta, *CONTROL_FIELDS, "store_epoch")])
         if stored[0] is None:
-            raise _missing(gateway)
+            raise _missing(reads)
         self.require_epoch(int(stored[4]))
         if (control := ControlRecord.parse(stored[:4])) is not None:
-            gateway.observe(control)
+            reads.observe(control)
 
     def require_epoch(self, stored: int) -> None:
         """Return if the run was not restored since this store was opened.
@@ -170,9 +172,11 @@ class Admission:
             PolicyMismatch: the run is bound to another policy.
             CapacityTooSmall: the run's capacity is below what the policy needs.
         """
-        link = self.session.link
-        outcome, policy, windows = await link.call(
+        session, link = self.session, self.session.link
+        outcome, policy, windows = await self._ask(
             BindPolicy(
+                owner=session.owner,
+                epoch=session.epoch,
                 policy=binding.name,
                 windows=binding.windows,
                 gate_window=binding.gate_window,
@@ -193,7 +197,10 @@ class Admission:
         Raises:
             CursorConflict: an exact seed differs from the cursor of a run that has admitted.
         """
-        taken = await self.session.link.call(SetCursor(dispatch_index, int(exact)))
+        session = self.session
+        taken = await self._ask(
+            SetCursor(session.owner, session.epoch, dispatch_index, exact=int(exact))
+        )
         if not taken:
             _LOG.warning(
                 "the dispatch cursor stays at %d, as stored; the seed %d was not applied",
@@ -202,7 +209,12 @@ class Admission:
 
     async def set_gate_window(self, gate_window: int) -> None:
         """Write the live gate window."""
-        await self.session.link.call(SetWindow(gate_window))
+        await self._ask(SetWindow(self.session.owner, self.session.epoch, gate_window))
+
+    async def _ask(self, call: StoreScript[R]) -> R:
+        """Run a call about the run that a session which has ended may not make."""
+        reply = await self.session.link.ask(call)
+        return self.session.attachment.accept(reply)
 
     async def wait_until_open(
         self, trainer_version_fn: Callable[[], int], *, poll_seconds: float
@@ -211,14 +223,14 @@ class Admission:
 
         Raises:
             StoreClosed: the store or the session was closed while waiting.
-            StaleOwner: the session has ended while waiting.
+            StaleOwner: the session has ended while waiting (`ClaimLost` for a trainer's).
             StaleStore: the run was restored while waiting.
         """
         link = self.session.link
         while True:
             ticket = await link.wakeups.ticket(Topic.ADMISSION)
             self.session.require_live()
-            state = await read_admission(link.gateway)
+            state = await read_admission(self.session.reads)
             self.require_epoch(state.store_epoch)
             await self.find_unseen()
             recheck = anyio.current_time() + _RECHECK_SECONDS

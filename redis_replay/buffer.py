@@ -359,10 +359,10 @@ class RedisReplayBuffer:
 
     async def count_for_target_step(self, step: int) -> int:
         """Return how many groups are reserved, ready or claimed for a target step. A pure read."""
-        gateway = self.session.link.gateway
+        reads = self.session.reads
         keys = (Key.RESERVED_BY_STEP, Key.READY_BY_STEP, Key.CLAIMED_BY_STEP)
-        counts = await gateway.pipeline(
-            [("ZCOUNT", gateway.keyspace.control(key), step, step) for key in keys], atomic=True
+        counts = await reads.pipeline(
+            [("ZCOUNT", reads.keyspace.control(key), step, step) for key in keys], atomic=True
         )
         return sum(counts)
 
@@ -372,15 +372,15 @@ class RedisReplayBuffer:
 
     async def stats(self) -> BufferStats:
         """Return live counts and totals, read in one instant."""
-        return await read_stats(self.session.link.gateway)
+        return await read_stats(self.session.reads)
 
     async def rewards(self, group_ids: Sequence[str]) -> list[tuple[float, ...] | None]:
         """Return the rewards of groups in the order given, one per sample. A pure read.
 
         ``None`` stands for a group without rewards, and for one that is not committed (any more).
         """
-        return await read_rewards(self.session.link.gateway, group_ids)
+        return await read_rewards(self.session.reads, group_ids)
 
     async def slots(self) -> list[SlotView]:
         """Return a view of every live slot in buffer order, read in one instant."""
-        return await read_slots(self.session.link.gateway)
+        return await read_slots(self.session.reads)

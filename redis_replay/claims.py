@@ -20,7 +20,7 @@ from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.scripts import Claim, Claimed, ClaimExact, Requeue, Settle, Transfer
 from redis_replay.checkpoint_info import new_saved_id, now_ms
-from redis_replay.damage import Damage, Holder, quarantine
+from redis_replay.damage import Damage, quarantine
 from redis_replay.errors import PayloadDamaged, StoreError
 from redis_replay.groups import GroupRecord, batch_meta
 from redis_replay.meta import KVBatchMeta
@@ -57,7 +57,7 @@ class Claims:
 
         Raises:
             TooManyClaims: this session would hold more groups than a step settles.
-            StaleOwner: this session has ended.
+            StaleOwner: this session has ended (`ClaimLost` for a trainer's).
         """
         call = Claim(
             rule=selection.rule,
@@ -101,7 +101,7 @@ class Claims:
             with suppress(PayloadDamaged):  # read one by one then
                 self.session.link.records.keep(found.slots, found.records)
             records = await damage.read_records(self.session.link, found.slots)
-            await damage.raise_quarantined(self.session.link, self._holder)
+            await damage.raise_quarantined(self.session.link, self.session.attachment)
             meta = self._described(found.slots, records, weight)
             self.batches.append(found.number)
             self._may_hold_unseen = False
@@ -129,10 +129,6 @@ class Claims:
         partition = self.session.link.gateway.keyspace.partition
         return batch_meta(partition, slots, records, current_train_weight=current_train_weight)
 
-    @property
-    def _holder(self) -> Holder:
-        return self.session.owner, self.session.epoch
-
     async def give_back_unseen(self) -> None:
         """Requeue claims that no caller has seen, because their reply or metas never came."""
         async with self._turn:
@@ -149,7 +145,7 @@ class Claims:
     async def owned(self) -> list[SlotRecord]:
         """Return the claimed slots of this session in buffer order. A pure read."""
         session = self.session
-        held = await read_held(session.link.gateway, Key.CLAIMED_BY_OWNER, session.epoch)
+        held = await read_held(session.reads, Key.CLAIMED_BY_OWNER, session.epoch)
         return [slot for slot in held if slot.batch is not None]
 
     async def adopt(self) -> tuple[KVBatchMeta | None, int]:
@@ -235,10 +231,12 @@ class Claims:
         """
         named = distinct_ids(group_ids)
         await self.session.attach()
-        slots = await read_named(self.session.link.gateway, named)
+        slots = await read_named(self.session.reads, named)
         fences = [None if slot is None else slot.payload_fence for slot in slots]
         payloads = dict(zip(named, fences, strict=True))
-        taken = await quarantine(self.session.link, self._holder, payloads, reason=reason)
+        taken = await quarantine(
+            self.session.link, self.session.attachment, payloads, reason=reason
+        )
         self._forget_batches(await self.owned())
         return len(taken)
 

@@ -47,7 +47,7 @@ class DataPlaneMutationCut:
         session = self._buffer.session
         await session.attach()
         await self._buffer.admission.find_unseen()
-        self._state = await read_admission(session.link.gateway)
+        self._state = await read_admission(session.reads)
         self._buffer.admission.require_epoch(self._state.store_epoch)
         self._live = True
         return self

@@ -15,6 +15,7 @@ from typing import Final
 
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.run_scripts import Quarantine
+from redis_replay.attachment import Attachment
 from redis_replay.errors import PayloadDamaged, ReplayError, StaleAttempt, UnknownGroup
 from redis_replay.groups import GroupRecord
 from redis_replay.session import Link
@@ -24,12 +25,9 @@ _LOG = logging.getLogger(__name__)
 DAMAGED: Final = "damaged"
 """The reason under which such groups are quarantined."""
 
-Holder = tuple[str, int]
-"""Owner and epoch that a call comes under."""
-
 
 async def quarantine(
-    link: Link, holder: Holder, payloads: Mapping[str, int | None], *, reason: str
+    link: Link, holder: Attachment, payloads: Mapping[str, int | None], *, reason: str
 ) -> tuple[str, ...]:
     """Quarantine groups, all or none. Atomic; may be repeated.
 
@@ -49,7 +47,9 @@ async def quarantine(
         StaleOwner: the holder's session has ended; nothing was changed.
     """
     fences = tuple("" if fence is None else str(fence) for fence in payloads.values())
-    return await link.call(Quarantine(*holder, reason, tuple(payloads), fences))
+    call = Quarantine(holder.owner, holder.epoch, reason, tuple(payloads), fences)
+    reply = await link.ask(call)
+    return holder.accept(reply)
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Damage:
             return await link.records.read([slot])
         return []
 
-    async def raise_quarantined(self, link: Link, holder: Holder) -> None:
+    async def raise_quarantined(self, link: Link, holder: Attachment) -> None:
         """Quarantine the groups that were noted, and raise; return if there are none.
 
         A group that ended while it was read is not damaged. One that cannot be quarantined, being

@@ -19,6 +19,7 @@
     │   ├── SchemaMismatch              written by an incompatible version of this package
     │   ├── StoreCorrupted              a key or record is not what it must be
     │   ├── StoreClosed                 the store object was closed
+    │   ├── ForkedStore                 the store object is a forked process's copy
     │   └── EmbeddedServerError         the private server cannot start, be found or be stopped
     ├── SlotError                       one group is not where the call needs it
     │   ├── UnknownGroup                no live slot under this id
@@ -33,7 +34,8 @@
     │   ├── AdmissionConflict           cursor, gate or loader moved under the cut
     │   └── CursorConflict              a seed contradicts the stored dispatch cursor
     ├── ClaimError                      training ownership is not as the call assumes
-    │   ├── StaleOwner                  this session was expired or taken over
+    │   ├── StaleOwner                  this session was expired or replaced
+    │   │   └── ClaimLost               a trainer's was: others have its claims
     │   ├── ClaimMismatch               the named claims are not exactly those of this step
     │   ├── StepMismatch                the store's trainer version is another one
     │   ├── UnacknowledgedRanks         not all ranks have acknowledged the batch
@@ -127,6 +129,13 @@ class StoreCorrupted(StoreError):
 
 class StoreClosed(StoreError):
     """The store or session was closed while, or before, this call ran."""
+
+
+class ForkedStore(StoreError):
+    """The store was opened by the process that this one was forked from. Open one in this process.
+
+    The store of the parent, its sessions and what they hold are as they were.
+    """
 
 
 class EmbeddedServerError(StoreError):
@@ -226,6 +235,15 @@ class ClaimError(ReplayError):
 
 class StaleOwner(ClaimError):
     """This session was expired, taken over or detached. Attach again; its work was given back."""
+
+
+class ClaimLost(StaleOwner):
+    """This trainer session was silent for its lease, or another took over. Nothing was changed.
+
+    Every later call of the session raises it too. Drop what it has trained since its last step: the
+    groups are ready again, or another trainer's. Attach again, with the model of the store's
+    trainer version.
+    """
 
 
 class ClaimMismatch(ClaimError):

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import msgpack
 
-from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.gateway import Reads
 from redis_replay._redis.keys import Key, Keyspace, group_field
 from redis_replay._redis.records import SlotRecord
 from redis_replay.codec import Value, decode_value, encode_value
@@ -146,7 +146,7 @@ def unpack_record(group_id: str, stored: bytes) -> GroupRecord:
     )
 
 
-async def read_records(gateway: Gateway, named: Sequence[tuple[str, int]]) -> list[GroupRecord]:
+async def read_records(reads: Reads, named: Sequence[tuple[str, int]]) -> list[GroupRecord]:
     """Read the records of groups, each named by id and payload fence.
 
     Raises:
@@ -155,9 +155,9 @@ async def read_records(gateway: Gateway, named: Sequence[tuple[str, int]]) -> li
     """
     if not named:
         return []
-    key = gateway.keyspace.control(Key.GROUPS)
+    key = reads.keyspace.control(Key.GROUPS)
     fields = [group_field(group_id, fence) for group_id, fence in named]
-    [stored] = await gateway.pipeline([("HMGET", key, *fields)])
+    [stored] = await reads.pipeline([("HMGET", key, *fields)])
     records: list[GroupRecord] = []
     for (group_id, _), blob in zip(named, stored, strict=True):
         if blob is None:
@@ -172,7 +172,7 @@ async def read_records(gateway: Gateway, named: Sequence[tuple[str, int]]) -> li
 class GroupRecords:
     """The records of one run. They never change (D9), so one that was read is kept for a while."""
 
-    gateway: Gateway
+    gateway: Reads
     _known: dict[tuple[str, int], GroupRecord] = field(default_factory=dict)
 
     async def read(self, slots: Sequence[SlotRecord]) -> list[GroupRecord]:

@@ -1,8 +1,9 @@
 """The heartbeat thread: signs of life for a store's sessions, and the watch over everybody else's.
 
 It runs in an OS thread with an event loop and a connection of its own, so a trainer whose loop is
-blocked by an optimizer step keeps its claims. Every attached process watches; any one of them ends
-a silent owner.
+blocked by an optimizer step keeps its claims. Every attached process watches, at the pace of the
+shortest lease in the run, so that an owner is missed when its own lease is over and not when the
+watcher's is; any one of them ends a silent owner.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import anyio
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from redis_replay._redis.connect import Target
 from redis_replay._redis.gateway import Gateway
@@ -25,10 +24,12 @@ from redis_replay._redis.records import OwnerRecord
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.run_scripts import EndOwner, Heartbeat
 from redis_replay.errors import StoreError
+from redis_replay.loop_thread import LoopThread
 from redis_replay.silence import SilenceWatch
 
 _LOG = logging.getLogger(__name__)
 _BEATS_PER_LEASE = 4
+_SHORTEST_PAUSE_SECONDS = 0.05
 
 Seen = tuple[dict[str, bytes], dict[int, bytes]]
 
@@ -52,21 +53,20 @@ class Heart:
     frame: Sequence[Argument]
     _pulses: list[Pulse] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _portal_context: AbstractContextManager[BlockingPortal] | None = None
-    _portal: BlockingPortal | None = None
-    _beating: Future[None] | None = None
+    _thread: LoopThread | None = None
+    _starting: bool = False
     _added: anyio.Event = field(default_factory=anyio.Event)
 
     async def add(self, pulse: Pulse) -> None:
         """Beat for a session from now on; the first one starts the thread."""
         with self._lock:
             self._pulses.append(pulse)
-        if self._portal_context is None:
-            self._portal_context = start_blocking_portal("asyncio")
-            self._portal = await anyio.to_thread.run_sync(self._portal_context.__enter__)
-            self._beating = self._portal.start_task_soon(self._beat_forever)
-        elif self._portal is not None:
-            self._portal.start_task_soon(self._hasten)
+        if not self._starting:
+            self._starting = True
+            self._thread = await anyio.to_thread.run_sync(LoopThread, "redis-replay heartbeat")
+            self._thread.portal.start_task_soon(self._beat_forever)
+        elif self._thread is not None:
+            self._thread.portal.start_task_soon(self._hasten)
 
     async def _hasten(self) -> None:
         """Beat now: the session just added may have a shorter lease than those before it."""
@@ -80,11 +80,10 @@ class Heart:
 
     async def stop(self) -> None:
         """End the thread."""
-        context, self._portal_context, self._portal = self._portal_context, None, None
-        if context is not None and self._beating is not None:
-            self._beating.cancel()
+        thread, self._thread, self._starting = self._thread, None, False
+        if thread is not None:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(context.__exit__, None, None, None)
+                await anyio.to_thread.run_sync(thread.stop)
 
     def _current(self) -> list[Pulse]:
         with self._lock:
@@ -92,12 +91,11 @@ class Heart:
 
     async def _beat_forever(self) -> None:
         gateway = Gateway(self.target, self.keyspace, deadline_seconds=1.0)
-        watch = SilenceWatch(longest_gap_seconds=1.0)
+        watch, pause = SilenceWatch(longest_gap_seconds=1.0), 0.0
         try:
             while True:
                 self._added = anyio.Event()
                 pulses = self._current()
-                pause = min((p.lease_seconds for p in pulses), default=1.0) / _BEATS_PER_LEASE
                 watch.longest_gap_seconds = 2 * pause + 1.0
                 seen: Seen | None = None
                 for pulse in pulses:
@@ -105,6 +103,8 @@ class Heart:
                         seen = await self._beat(gateway, pulse) or seen
                 if seen is not None:
                     await self._watch(gateway, watch, *seen)
+                leases = [*(pulse.lease_seconds for pulse in pulses), *watch.leases_seconds]
+                pause = max(_SHORTEST_PAUSE_SECONDS, min(leases, default=1.0) / _BEATS_PER_LEASE)
                 with anyio.move_on_after(pause):
                     await self._added.wait()
         finally:

@@ -25,7 +25,14 @@ class RolloutSession:
     """``async with store.rollout(owner="host-3") as rollout``; its ``buffer`` acts under the owner.
 
     Leaving the block gives reserved slots back as redispatch tickets; no attempt is counted.
+
+    Attributes:
+        buffer: Slots under the owner.
+        samples: The data plane under the owner.
     """
+
+    buffer: RedisReplayBuffer
+    samples: SamplePlane
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from redis_replay._redis.gateway import Reads
 from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import Argument
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.run_scripts import MarkWritten
 from redis_replay._redis.scripts import Remove
 from redis_replay.arrays import Array
+from redis_replay.attachment import Attachment, FencedReads
 from redis_replay.claims import distinct_ids
 from redis_replay.codec import Value, encode_value
 from redis_replay.damage import Damage
@@ -39,11 +41,11 @@ class SamplePlane:
 
     Attributes:
         session: Whose reads these are.
-        claimant: Owner and epoch whose claimed rows may be written; the session's own by default.
+        claimant: Whose claimed rows may be written; the session's own by default.
     """
 
     session: Session
-    claimant: tuple[str, int] | None = None
+    claimant: Attachment | None = None
 
     async def get_samples(
         self,
@@ -134,7 +136,8 @@ class SamplePlane:
                 value is longer than the server accepts; nothing was written.
             TypeError: a value cannot be stored; nothing was written.
             ClaimMismatch: a group is claimed by somebody else; nothing was written.
-            StaleOwner: the session that claimed has ended; nothing was written.
+            StaleOwner: the session that claimed has ended (`ClaimLost` for a trainer's); nothing
+                was written.
             SlotError: a group is not live or not claimed; nothing was written.
         """
         if tags is not None:
@@ -162,8 +165,9 @@ class SamplePlane:
         keyspace = self.session.link.gateway.keyspace
         for at in range(0, len(group_ids), MAX_GROUPS_PER_CALL):
             part = group_ids[at : at + MAX_GROUPS_PER_CALL]
-            owner, epoch = self.claimant or await self._attached()
-            places = await self.session.link.call(MarkWritten(owner, epoch, part))
+            holder = self.claimant or await self._attached()
+            marked = await self.session.link.ask(MarkWritten(holder.owner, holder.epoch, part))
+            places = holder.accept(marked)
             await self.session.link.gateway.write(
                 [
                     ("HSET", keyspace.written(group_id, payload_fence, written), *cells[group_id])
@@ -171,9 +175,17 @@ class SamplePlane:
                 ]
             )
 
-    async def _attached(self) -> tuple[str, int]:
+    async def _attached(self) -> Attachment:
         await self.session.attach()
-        return self.session.owner, self.session.epoch
+        return self.session.attachment
+
+    @property
+    def _reads(self) -> Reads:
+        """A rank's reads end with its leader's session."""
+        if self.claimant is None:
+            return self.session.reads
+        link = self.session.link
+        return FencedReads(link.gateway, self.claimant, link.run.store_epoch)
 
     async def list_sample_ids(self) -> list[str]:
         """Return the ids of all rows of ready and claimed groups, in buffer order. A pure read."""
@@ -213,8 +225,8 @@ class SamplePlane:
         return removed
 
     async def _slots(self) -> list[SlotRecord]:
-        gateway = self.session.link.gateway
-        [stored] = await gateway.pipeline([("HGETALL", gateway.keyspace.control(Key.SLOTS))])
+        reads = self._reads
+        [stored] = await reads.pipeline([("HGETALL", reads.keyspace.control(Key.SLOTS))])
         return [SlotRecord.parse(group_id, record) for group_id, record in stored.items()]
 
     async def _locate(
@@ -222,9 +234,7 @@ class SamplePlane:
     ) -> list[WantedRows]:
         link = self.session.link
         slots: list[SlotRecord] = []
-        for group_id, slot in zip(
-            wanted, await read_named(link.gateway, list(wanted)), strict=True
-        ):
+        for group_id, slot in zip(wanted, await read_named(self._reads, list(wanted)), strict=True):
             if slot is None or slot.payload_fence is None:
                 raise UnknownGroup(
                     f"group {group_id!r} has no committed rows: it is not live or only reserved",

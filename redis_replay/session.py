@@ -21,15 +21,17 @@ import xxhash
 
 from redis_replay._redis.events import Wakeups
 from redis_replay._redis.frames import SessionScript, StoreScript
-from redis_replay._redis.gateway import Gateway, Payload
+from redis_replay._redis.gateway import Gateway, Payload, Reads
 from redis_replay._redis.keys import encode_name
 from redis_replay._redis.refusals import Refusal, accept
 from redis_replay._redis.run_scripts import Attach
+from redis_replay.attachment import TRAINER, Attachment, FencedReads
 from redis_replay.collector import Collector
-from redis_replay.errors import ReplayError, StaleOwner, StoreClosed
+from redis_replay.errors import ReplayError, StoreClosed
 from redis_replay.fields import FieldOptions
 from redis_replay.groups import CHUNK_BYTES, GroupRecords
 from redis_replay.heart import Heart, Pulse, end_owner
+from redis_replay.processes import OfOneProcess, require_own_process
 from redis_replay.run import OpenedRun
 from redis_replay.tasks import FinishingTasks
 
@@ -52,7 +54,7 @@ _FINISH_SECONDS: Final = 3.0
 
 
 @dataclass
-class Link:
+class Link(OfOneProcess):
     """What all sessions of one store share."""
 
     gateway: Gateway
@@ -72,6 +74,7 @@ class Link:
     commit_room: anyio.Semaphore = field(
         default_factory=lambda: anyio.Semaphore(COMMITS_AT_ONCE, fast_acquire=True)
     )
+    opener: int = field(default_factory=os.getpid)
 
     async def collect(self) -> None:
         """Free the payload of groups that are gone; what cannot be freed now is freed later."""
@@ -100,7 +103,13 @@ class Link:
             renew()
 
     def require_open(self) -> None:
-        """Raise `StoreClosed` when the store is closed."""
+        """Return if the store can be used here.
+
+        Raises:
+            StoreClosed: the store is closed.
+            ForkedStore: this process was forked from the one that opened it.
+        """
+        require_own_process(self.opener)
         if self.closed:
             raise StoreClosed("the store is closed; nothing was written")
 
@@ -119,7 +128,7 @@ class Session:
     role: str
     lease_seconds: float
     world: int = 1
-    planned_takeover: bool = False
+    takeover: bool = False
     epoch: int = 0
     pulse: Pulse | None = None
     detached: bool = False
@@ -140,8 +149,25 @@ class Session:
         if not self.lease_seconds > 0:
             raise ValueError(f"lease_seconds must be positive, got {self.lease_seconds}")
 
+    @property
+    def attachment(self) -> Attachment:
+        """What this session is to the store."""
+        return Attachment(self.owner, self.epoch, self.role)
+
+    @property
+    def reads(self) -> Reads:
+        """What this session reads with: a trainer's reads end with it.
+
+        Raises:
+            ClaimLost, StoreClosed: as `require_live`, for a trainer's.
+        """
+        if self.role == TRAINER and self.epoch:
+            self.require_live()
+            return FencedReads(self.link.gateway, self.attachment, self.link.run.store_epoch)
+        return self.link.gateway
+
     async def attach(self) -> None:
-        """Attach if this session is not attached yet; an older session of the name is fenced.
+        """Attach if this session is not attached yet; those that it replaces are ended.
 
         Raises:
             StaleOwner: this session was attached and has ended.
@@ -165,10 +191,7 @@ class Session:
         if self.detached:
             raise StoreClosed(f"session {self.owner!r} was detached; open a new one")
         if self.pulse is not None and self.pulse.lost:
-            raise StaleOwner(
-                f"session {self.owner!r} has ended: it was silent for {self.lease_seconds}s, or "
-                "was replaced under its name. Its groups were given back; attach again."
-            )
+            raise self.attachment.ended()
 
     async def _attach(self) -> None:
         link = self.link
@@ -178,17 +201,18 @@ class Session:
             world=self.world,
             lease_ms=max(1, round(self.lease_seconds * 1000)),
             host=encode_name(f"{socket.gethostname()}.{os.getpid()}"),
-            planned=int(self.planned_takeover),
+            takeover=int(self.takeover),
         )
         run: OpenedRun | None = None
         epoch = 0
         while run is not link.run:  # a restore meanwhile has ended this attachment already
             run = link.run
             reply = await link.gateway.call(attach, run.frame)
-            epoch, replaced = accept(reply)
-            if replaced is not None:
-                _LOG.warning("session %r takes over from its predecessor", self.owner)
-                await end_owner(link.gateway, run.frame, self.owner, replaced)
+            epoch, ended = accept(reply)
+            for replaced in ended:
+                _LOG.warning("session %r takes over from %r", self.owner, replaced.owner)
+                if replaced.holds_more:
+                    await end_owner(link.gateway, run.frame, replaced.owner, replaced.epoch)
         self.epoch = epoch
         self.pulse = Pulse(self.owner, epoch, self.lease_seconds)
         await link.heart.add(self.pulse)
@@ -211,7 +235,11 @@ class Session:
     async def run_numbered(
         self, call: SessionScript[R], *, writes: Sequence[tuple[str, Payload]] = ()
     ) -> R | Refusal:
-        """Run a numbered call in the caller's own task."""
+        """Run a numbered call in the caller's own task.
+
+        Raises:
+            StaleOwner: this session has ended.
+        """
         async with self._room:
             slot = self._free.pop()
             try:
@@ -222,8 +250,11 @@ class Session:
                 reply = await self.link.gateway.call(call, frame, writes=writes)
             finally:
                 self._free.append(slot)
-        if isinstance(reply, Refusal) and reply.code == "FENCED" and pulse is not None:
-            pulse.lost = True
+        if isinstance(reply, Refusal) and reply.code == "FENCED":
+            if pulse is not None:
+                pulse.lost = True
+            self.require_live()
+            raise self.attachment.ended()
         return reply
 
     def end_by_restore(self) -> None:
@@ -237,10 +268,10 @@ class Session:
     async def detach(self) -> None:
         """Give back everything this session holds and end it; no attempt is counted. Repeatable.
 
-        Commits that are under way are finished first.
-        Where the store cannot be reached or is gone, that is logged; the lease does it then.
+        Commits that are under way are finished first. Where the store cannot be reached or is gone,
+        that is logged; the lease does it then. In a forked process it does nothing.
         """
-        if self.detached:
+        if self.detached or self.link.opener != os.getpid():
             return
         self.detached = True
         if self.pulse is not None:

@@ -18,9 +18,11 @@ class SilenceWatch:
 
     Attributes:
         longest_gap_seconds: A longer pause between two observations restarts all timers.
+        leases_seconds: Leases of the owners that the last look found.
     """
 
     longest_gap_seconds: float
+    leases_seconds: list[float] = field(default_factory=list)
     _last_observation: float | None = None
     _seen: dict[str, tuple[int, int, float]] = field(default_factory=dict)
 
@@ -44,4 +46,5 @@ class SilenceWatch:
             if now - since >= record.lease_seconds:
                 silent.append(name)
         self._seen = seen
+        self.leases_seconds = [record.lease_seconds for record in owners.values()]
         return silent

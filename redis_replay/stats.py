@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.gateway import Reads
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import OwnerRecord, SlotRecord
 from redis_replay.errors import StoreMissing
@@ -16,14 +16,14 @@ _STATES: Final = (Key.RESERVED, Key.READY, Key.CLAIMED, Key.QUARANTINED)
 _META: Final = ("capacity", "dispatch_index", "trainer_version", "gate_window")
 
 
-async def read_stats(gateway: Gateway) -> BufferStats:
+async def read_stats(reads: Reads) -> BufferStats:
     """Read all counts of a run. Atomic; a pure read.
 
     Raises:
         StoreMissing: the run is not there.
     """
-    control = gateway.keyspace.control
-    replies = await gateway.pipeline(
+    control = reads.keyspace.control
+    replies = await reads.pipeline(
         [
             *[("ZCARD", control(key)) for key in _STATES],
             ("HMGET", control(Key.META), *_META),
@@ -35,7 +35,7 @@ async def read_stats(gateway: Gateway) -> BufferStats:
     live = dict(zip(_STATES, replies, strict=False))
     capacity, cursor, version, window = replies[4]
     if capacity is None:
-        raise StoreMissing(f"run {gateway.keyspace.run!r} is not on {gateway.target.address}")
+        raise StoreMissing(f"run {reads.keyspace.run!r} is not on {reads.target.address}")
     totals = _numbers(replies[5])
     return BufferStats(
         reserved=live[Key.RESERVED],
@@ -58,10 +58,10 @@ async def read_stats(gateway: Gateway) -> BufferStats:
     )
 
 
-async def read_slots(gateway: Gateway) -> list[SlotView]:
+async def read_slots(reads: Reads) -> list[SlotView]:
     """Return a view of every live slot in buffer order. Atomic; a pure read; O(live slots)."""
-    control = gateway.keyspace.control
-    stored, owners = await gateway.pipeline(
+    control = reads.keyspace.control
+    stored, owners = await reads.pipeline(
         [("HGETALL", control(Key.SLOTS)), ("HGETALL", control(Key.OWNERS))], atomic=True
     )
     names = {OwnerRecord.parse(r).epoch: name.decode() for name, r in owners.items()}
@@ -69,44 +69,42 @@ async def read_slots(gateway: Gateway) -> list[SlotView]:
     return [slot.view(names) for slot in sorted(found, key=lambda slot: slot.order)]
 
 
-async def read_held(gateway: Gateway, by_owner: Key, epoch: int) -> list[SlotRecord]:
+async def read_held(reads: Reads, by_owner: Key, epoch: int) -> list[SlotRecord]:
     """Return the slots that a session holds, in buffer order. A pure read.
 
     Args:
-        gateway: Of the run.
+        reads: Of the run, or of the session.
         by_owner: `Key.RESERVED_BY_OWNER` or `Key.CLAIMED_BY_OWNER`.
         epoch: The session's.
     """
-    control = gateway.keyspace.control
-    [members] = await gateway.pipeline([("ZRANGEBYSCORE", control(by_owner), epoch, epoch)])
+    control = reads.keyspace.control
+    [members] = await reads.pipeline([("ZRANGEBYSCORE", control(by_owner), epoch, epoch)])
     ids = [member.partition(b":")[2] for member in members]
     if not ids:
         return []
-    [stored] = await gateway.pipeline([("HMGET", control(Key.SLOTS), *ids)])
+    [stored] = await reads.pipeline([("HMGET", control(Key.SLOTS), *ids)])
     slots = [SlotRecord.parse(i, r) for i, r in zip(ids, stored, strict=True) if r is not None]
     return [slot for slot in slots if slot.epoch == epoch]
 
 
-async def read_named(gateway: Gateway, group_ids: Sequence[str]) -> list[SlotRecord | None]:
+async def read_named(reads: Reads, group_ids: Sequence[str]) -> list[SlotRecord | None]:
     """Return the slots of groups in the order given, ``None`` where one is not live. Pure."""
     if not group_ids:
         return []
-    [stored] = await gateway.pipeline([("HMGET", gateway.keyspace.control(Key.SLOTS), *group_ids)])
+    [stored] = await reads.pipeline([("HMGET", reads.keyspace.control(Key.SLOTS), *group_ids)])
     return [
         None if text is None else SlotRecord.parse(group_id.encode(), text)
         for group_id, text in zip(group_ids, stored, strict=True)
     ]
 
 
-async def read_rewards(
-    gateway: Gateway, group_ids: Sequence[str]
-) -> list[tuple[float, ...] | None]:
+async def read_rewards(reads: Reads, group_ids: Sequence[str]) -> list[tuple[float, ...] | None]:
     """Return the rewards of groups in the order given, ``None`` where there are none. Pure."""
     known: list[tuple[str, int]] = []
-    for slot in await read_named(gateway, group_ids):
+    for slot in await read_named(reads, group_ids):
         if slot is not None and slot.payload_fence is not None:
             known.append((slot.group_id, slot.payload_fence))
-    found = {record.group_id: record.rewards for record in await read_records(gateway, known)}
+    found = {record.group_id: record.rewards for record in await read_records(reads, known)}
     return [found.get(group_id) for group_id in group_ids]
 
 

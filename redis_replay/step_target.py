@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from redis_replay._redis.gateway import Gateway
+from redis_replay._redis.gateway import Reads
 from redis_replay._redis.keys import Key
 from redis_replay.errors import ConfigurationError, StepStarved, StoreMissing
 from redis_replay.selection import validate_version
@@ -107,16 +107,16 @@ def fewest_groups(min_prompt_groups: int, min_batch_fraction: float) -> int:
     return max(1, math.ceil(min_batch_fraction * min_prompt_groups))
 
 
-async def read_rest_of_oldest(gateway: Gateway, window: range, *, at_most: int) -> int:
+async def read_rest_of_oldest(reads: Reads, window: range, *, at_most: int) -> int:
     """Return how many groups of the window's oldest live version can still come, up to a number.
 
     ``weight_fifo`` takes one version at a time. Once a newer one is live, what is left of the
     oldest, ready or in flight, is all that its next batch can have, however many were asked for. A
     pure read of at most twice the number.
     """
-    control = gateway.keyspace.control
+    control = reads.keyspace.control
     bounds = (window.start, window.stop - 1, "WITHSCORES", "LIMIT", 0, at_most)
-    replies: list[Any] = await gateway.pipeline(
+    replies: list[Any] = await reads.pipeline(
         [("ZRANGEBYSCORE", control(key), *bounds) for key in (Key.READY, Key.RESERVED)],
         atomic=True,
     )
@@ -131,7 +131,7 @@ def _scores(reply: list[Any]) -> list[float]:
     return [float(pair[1]) for pair in reply] if paired else [float(s) for s in reply[1::2]]
 
 
-async def read_step_target(gateway: Gateway, step: int) -> StepTarget:
+async def read_step_target(reads: Reads, step: int) -> StepTarget:
     """Read a step's numbers. Atomic; a pure read.
 
     Raises:
@@ -140,11 +140,11 @@ async def read_step_target(gateway: Gateway, step: int) -> StepTarget:
         StoreMissing: the run is not there.
     """
     validate_version("step", step)
-    control = gateway.keyspace.control
+    control = reads.keyspace.control
     by_step = (Key.READY_BY_STEP, Key.RESERVED_BY_STEP, Key.CLAIMED_BY_STEP)
     overall = (Key.READY, Key.RESERVED, Key.CLAIMED)
     fields = [f"{step}:{what}" for what in _CREDITS]
-    replies: list[Any] = await gateway.pipeline(
+    replies: list[Any] = await reads.pipeline(
         [
             ("HMGET", control(Key.META), "groups_per_step", "policy", "dispatch_index", "seq"),
             ("HMGET", control(Key.STEPS), *fields, "carry:lost", "carry:replaced"),
@@ -156,10 +156,10 @@ async def read_step_target(gateway: Gateway, step: int) -> StepTarget:
     )
     groups_per_step, policy, cursor, seq = replies[0]
     if seq is None:
-        raise StoreMissing(f"run {gateway.keyspace.run!r} is not on {gateway.target.address}")
+        raise StoreMissing(f"run {reads.keyspace.run!r} is not on {reads.target.address}")
     if not groups_per_step:
         raise ConfigurationError(
-            f"run {gateway.keyspace.run!r} was created without groups_per_step, so its steps have "
+            f"run {reads.keyspace.run!r} was created without groups_per_step, so its steps have "
             "no target; give it to open_store when the run is created"
         )
     lost, replaced, borrowed, lent, carry, made_good = (int(text or 0) for text in replies[1])

@@ -22,6 +22,7 @@ from redis_replay._redis.events import Wakeups
 from redis_replay._redis.gateway import Gateway, TransferWay
 from redis_replay._redis.keys import Keyspace
 from redis_replay._redis.run_scripts import Publish
+from redis_replay.attachment import TRAINER
 from redis_replay.audit import AuditReport, audit_run
 from redis_replay.bookmark import Bookmark, read_bookmark
 from redis_replay.buffer import RedisReplayBuffer
@@ -35,6 +36,7 @@ from redis_replay.filtering import DynamicSampling, GroupFilter
 from redis_replay.groups import CHUNK_BYTES, GroupRecords
 from redis_replay.heart import Heart
 from redis_replay.preview import PolicyPreview
+from redis_replay.processes import OfOneProcess
 from redis_replay.recovery import Recovery, ResumeReport
 from redis_replay.rollout import RolloutSession
 from redis_replay.run import OpenedRun, RunSettings, open_run
@@ -82,9 +84,9 @@ class StoreOptions:
     fields: Mapping[str, FieldOptions]
 
 
-class ReplayStore:
+class ReplayStore(OfOneProcess):
     """An opened run. Use it as an async context manager, in one task; its objects may be shared
-    between tasks.
+    between tasks, not between processes: a fork's copy raises `ForkedStore`.
 
     Attributes:
         buffer: Slots and claims under the store's implicit session.
@@ -181,9 +183,12 @@ class ReplayStore:
         await self.close()
 
     async def close(self) -> None:
-        """Wake waiters, give back what the sessions hold, finish calls under way. Repeatable."""
+        """Wake waiters, give back what the sessions hold, finish calls under way. Repeatable.
+
+        In a forked process it does nothing: the store is its parent's.
+        """
         link = self._link
-        if link is None or link.closed:
+        if link is None or link.closed or link.opener != os.getpid():
             return
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             for session in link.sessions:
@@ -201,26 +206,28 @@ class ReplayStore:
         owner: str,
         world: int = 1,
         lease_seconds: float = TRAINER_LEASE_SECONDS,
-        planned_takeover: bool = False,
+        takeover: bool = False,
         on_dropped: OnDropped = "shrink",
         min_batch_fraction: float = 1.0,
     ) -> TrainerSession:
         """Return a trainer session: ``async with store.trainer(owner="job-7") as trainer``.
 
         Args:
-            owner: Stable name of the job; attaching fences an older session of the name at once.
+            owner: Stable name of the job; attaching ends an older session of the name at once, and
+                counts an attempt for each group that it held.
             world: Ranks that must acknowledge a batch before its step commits.
-            lease_seconds: Silence after which others end this session.
-            planned_takeover: Whether the older session is replaced on purpose, so that no attempt
-                is counted.
+            lease_seconds: Silence after which others end this session. Its heartbeat needs the GIL
+                a few times in a quarter of this; a call that keeps the GIL for longer loses it.
+            takeover: Whether attaching ends every other trainer session of the run, whatever its
+                name. What they held is given back in the same script and no attempt is counted.
 
         Raises:
             ValueError: an empty or overlong name, a lease or world that is not positive.
         """
         if world < 1:
             raise ValueError(f"world must be at least 1, got {world}")
-        session = self._session(owner, "trainer", lease_seconds)
-        session.world, session.planned_takeover = world, planned_takeover
+        session = self._session(owner, TRAINER, lease_seconds)
+        session.world, session.takeover = world, takeover
         return TrainerSession(session, on_dropped=on_dropped, min_batch_fraction=min_batch_fraction)
 
     def trainer_rank(self, *, owner: str, epoch: int, rank: int) -> TrainerRank:
@@ -239,14 +246,21 @@ class ReplayStore:
         *,
         owner: str,
         lease_seconds: float = ROLLOUT_LEASE_SECONDS,
-        planned_takeover: bool = False,
+        takeover: bool = False,
     ) -> RolloutSession:
         """Return a rollout session: ``async with store.rollout(owner="host-3") as rollout``.
 
-        Arguments and errors as `trainer`.
+        Args:
+            owner: Stable name of the host; attaching ends an older session of the name at once.
+            lease_seconds: Silence after which others end this session.
+            takeover: Whether that older session is replaced on purpose, so that no attempt is
+                counted. Hosts of other names work on: a run has one trainer and many hosts.
+
+        Raises:
+            ValueError: an empty or overlong name, a lease that is not positive.
         """
         session = self._session(owner, "rollout", lease_seconds)
-        session.planned_takeover = planned_takeover
+        session.takeover = takeover
         return RolloutSession(session)
 
     def mutation(self) -> DataPlaneMutationCut:

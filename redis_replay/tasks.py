@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
@@ -21,6 +22,9 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 Work = Callable[[], Awaitable[T]]
+
+RETURNS: ContextVar[list[Callable[[], None]] | None] = ContextVar("RETURNS", default=None)
+"""Set by a caller whose own caller may yet be interrupted: how to return what it was given."""
 
 
 class Outcome(Generic[T]):
@@ -103,7 +107,11 @@ class FinishingTasks:
             outcome.abandoned = not received
             if not received and outcome.succeeded and unclaimed is not None:
                 self.start(partial(unclaimed, outcome.take()))
-        return outcome.take()
+        value = outcome.take()
+        returns = RETURNS.get()
+        if returns is not None and unclaimed is not None:
+            returns.append(partial(self.start, partial(unclaimed, value)))
+        return value
 
     def start(self, work: Work[None]) -> None:
         """Run work in the background; its error is logged."""

@@ -17,6 +17,7 @@ from redis_replay._redis.events import Topic
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord, unpack_items
 from redis_replay._redis.run_scripts import Acknowledge
+from redis_replay.attachment import TRAINER, Attachment, FencedReads
 from redis_replay.bookmark import Bookmark, read_bookmark
 from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.checkpoint_info import require_name
@@ -62,10 +63,18 @@ class StepCommit:
 class TrainerSession:
     """``async with store.trainer(owner="job-7") as trainer``; its ``buffer`` acts under the owner.
 
-    Attaching fences an older session of the same owner and gives back what it held. Leaving the
-    block gives the unsettled claims back: ready again, at their old place, without a counted
-    attempt.
+    Attaching ends an older session of the same owner (with ``takeover`` every other trainer's) and
+    gives back what it held. Leaving the block gives the unsettled claims back: ready again, at
+    their old place, without a counted attempt. When the session was silent for its lease, or
+    another took over, each call raises `ClaimLost` and changes nothing.
+
+    Attributes:
+        buffer: Slots and claims under the owner.
+        samples: The data plane under the owner.
     """
+
+    buffer: RedisReplayBuffer
+    samples: SamplePlane
 
     def __init__(
         self,
@@ -180,14 +189,14 @@ class TrainerSession:
         """Return the minimum that the step's losses leave; the same where it stays."""
         if self._on_dropped == "replace" or not self._counts_steps():
             return min_prompt_groups
-        gateway, fraction = self._session.link.gateway, self._min_batch_fraction
-        target, minimum = await read_step_target(gateway, step), min_prompt_groups
+        reads, fraction = self._session.reads, self._min_batch_fraction
+        target, minimum = await read_step_target(reads, step), min_prompt_groups
         if target.shortfall:
             held = len(await self.buffer.claims.owned())
             minimum = target.lowered_minimum(minimum, min_batch_fraction=fraction, held=held)
         if isinstance(sampler, WeightFifoSampler):
             lowest = max(0, step - sampler.max_staleness_versions)
-            left = await read_rest_of_oldest(gateway, range(lowest, step + 1), at_most=minimum)
+            left = await read_rest_of_oldest(reads, range(lowest, step + 1), at_most=minimum)
             minimum = left if left >= fewest_groups(min_prompt_groups, fraction) else minimum
         return minimum
 
@@ -199,7 +208,7 @@ class TrainerSession:
         target = None
         numbers = "the run has no groups_per_step, so what is missing is not known"
         if self.buffer.admission.groups_per_step is not None:
-            target = await read_step_target(self._session.link.gateway, step)
+            target = await read_step_target(self._session.reads, step)
             have = target.ready + target.claimed
             numbers = f"it has {have} of {target.wanted} groups: {target.describe()}"
         raise StepStarved(
@@ -227,7 +236,7 @@ class TrainerSession:
             ClaimMismatch: there are no claims (`skip_step`), or some that this session has not
                 seen.
             UnacknowledgedRanks: ranks are missing; the error lists them.
-            StaleOwner: this session has ended; its groups were given back.
+            ClaimLost: this session has ended; its groups were given back.
         """
         return await self._close_step(step, empty=False, checkpoint=checkpoint, keep=keep)
 
@@ -239,7 +248,7 @@ class TrainerSession:
         Arguments as `commit_step`.
 
         Raises:
-            StepMismatch, StaleOwner: as `commit_step`.
+            StepMismatch, ClaimLost: as `commit_step`.
         """
         return await self._close_step(step, empty=True, checkpoint=checkpoint, keep=keep)
 
@@ -267,7 +276,7 @@ class TrainerSession:
 
     async def step_target(self, step: int) -> StepTarget:
         """Return what a step wanted, has and can still get; `read_step_target`."""
-        return await read_step_target(self._session.link.gateway, step)
+        return await read_step_target(self._session.reads, step)
 
     async def drain_step_reward_metrics(self, step: int) -> dict[str, float]:
         """Return the reward metrics of a step and forget it; `drain_stored_metrics`."""
@@ -303,14 +312,20 @@ class TrainerRank:
     """One rank of a trainer group: reads its slice of the leader's batches and acknowledges them.
 
     Holds no lease of its own; it is fenced with the leader's session.
+
+    Attributes:
+        rank: Its number in the group.
+        samples: The data plane under the leader's claims.
     """
+
+    rank: int
+    samples: SamplePlane
 
     def __init__(self, link: Link, *, owner: str, epoch: int, rank: int, session: Session) -> None:
         self._link = link
-        self._owner = owner
-        self._epoch = epoch
+        self._leader = Attachment(owner, epoch, TRAINER)
         self.rank = rank
-        self.samples = SamplePlane(session, claimant=(owner, epoch))
+        self.samples = SamplePlane(session, claimant=self._leader)
 
     async def read_slice(self, batch: int) -> KVBatchMeta:
         """Return this rank's rows of a claimed batch: the ``rank``-th of ``world`` equal runs.
@@ -318,6 +333,7 @@ class TrainerRank:
         A pure read, the same for a restarted rank.
 
         Raises:
+            ClaimLost: the leader's session has ended.
             ClaimMismatch: the batch is not a live claim of this owner and epoch.
             ValueError: the rows do not divide by the number of ranks; none is ever left out.
         """
@@ -336,23 +352,26 @@ class TrainerRank:
         """Record that this rank is done with a batch. Atomic; may be repeated.
 
         Raises:
-            StaleOwner: the trainer's session has ended.
+            ClaimLost: the leader's session has ended.
             ClaimMismatch: the batch is not a live claim of this trainer.
         """
-        await self._link.call(Acknowledge(self._owner, self._epoch, batch, self.rank))
+        leader = self._leader
+        reply = await self._link.ask(Acknowledge(leader.owner, leader.epoch, batch, self.rank))
+        leader.accept(reply)
 
     async def _read_batch(self, batch: int) -> tuple[KVBatchMeta, int]:
-        gateway = self._link.gateway
-        control = gateway.keyspace.control
-        [stored] = await gateway.pipeline([("HGET", control(Key.BATCHES), batch)])
+        leader, link = self._leader, self._link
+        reads = FencedReads(link.gateway, leader, link.run.store_epoch)
+        control = reads.keyspace.control
+        [stored] = await reads.pipeline([("HGET", control(Key.BATCHES), batch)])
         items = unpack_items(stored) if stored is not None else []
-        if not items or int(items[0]) != self._epoch:
+        if not items or int(items[0]) != leader.epoch:
             raise ClaimMismatch(
-                f"batch {batch} is not a live claim of {self._owner!r}, epoch {self._epoch}"
+                f"batch {batch} is not a live claim of {leader.owner!r}, epoch {leader.epoch}"
             )
         step, world, entries = int(items[1]), int(items[2]), items[3:]
         ids = [entry.partition(b":")[2] for entry in entries]
-        [records] = await gateway.pipeline([("HMGET", control(Key.SLOTS), *ids)])
+        [records] = await reads.pipeline([("HMGET", control(Key.SLOTS), *ids)])
         slots = [
             SlotRecord.parse(group_id, record)
             for group_id, record in zip(ids, records, strict=True)
@@ -363,5 +382,5 @@ class TrainerRank:
                 f"groups of batch {batch} were given back; it is not whole any more"
             )
         groups = await self._link.records.read(slots)
-        meta = batch_meta(gateway.keyspace.partition, slots, groups, current_train_weight=step)
+        meta = batch_meta(reads.keyspace.partition, slots, groups, current_train_weight=step)
         return meta, world

@@ -58,6 +58,10 @@ TRANSITIONS: Final[Mapping[str, Moves]] = {
         "claimed": frozenset({"quarantined"}),
         "quarantined": frozenset({"quarantined"}),
     },
+    "attach": {
+        "reserved": frozenset({"reserved", "quarantined"}),
+        "claimed": frozenset({"ready", "quarantined"}),
+    },
     "end_owner": {
         "reserved": frozenset({"reserved", "quarantined"}),
         "claimed": frozenset({"ready", "quarantined"}),

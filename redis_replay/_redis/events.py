@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,6 +22,7 @@ from redis.exceptions import RedisError
 from redis_replay._redis.connect import Target
 from redis_replay._redis.faults import is_transient
 from redis_replay._redis.keys import Key, Keyspace
+from redis_replay.processes import require_own_process
 
 _LOG = logging.getLogger(__name__)
 _Entries = list[tuple[bytes, dict[bytes, bytes]]]
@@ -39,6 +41,7 @@ class Topic(StrEnum):
 
 
 _TOPICS: Final[Mapping[str, frozenset[Topic]]] = {
+    "attach": frozenset(Topic),
     "commit": frozenset({Topic.READY}),
     "requeue": frozenset({Topic.READY, Topic.SPACE}),
     "promote": frozenset({Topic.READY}),
@@ -80,9 +83,15 @@ class Wakeups:
     _last_wait: float = -math.inf
     _wanted: anyio.Event = field(default_factory=anyio.Event)
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _opener: int = field(default_factory=os.getpid)
 
     async def ticket(self, topic: Topic) -> int:
-        """Return a ticket taken before a condition is checked."""
+        """Return a ticket taken before a condition is checked.
+
+        Raises:
+            ForkedStore: this process was forked from the one that reads the stream.
+        """
+        require_own_process(self._opener)
         await self._started.wait()
         return self._counts[topic]
 

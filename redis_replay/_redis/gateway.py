@@ -6,10 +6,11 @@ the same call under the same number, with growing pauses, until the deadline (D4
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import anyio
 from redis.asyncio import Redis
@@ -24,6 +25,7 @@ from redis_replay._redis.lua import Argument, RawReply, Script, ScriptCall, load
 from redis_replay._redis.records import ControlRecord
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.transfer import Command, PlainTransfer, Range, Transfer
+from redis_replay.processes import require_own_process
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,6 +39,22 @@ _LARGE_BYTES: Final = 64 * 1024
 
 _FIRST_PAUSE_SECONDS: Final = 0.01
 _LONGEST_PAUSE_SECONDS: Final = 1.0
+
+
+class Reads(Protocol):
+    """Who runs reads: the gateway, or an attachment whose reads end with it."""
+
+    @property
+    def keyspace(self) -> Keyspace: ...
+
+    @property
+    def target(self) -> Target: ...
+
+    def observe(self, control: ControlRecord) -> None: ...
+
+    async def pipeline(
+        self, commands: Sequence[Sequence[Argument]], *, atomic: bool = False
+    ) -> list[Any]: ...
 
 
 @dataclass
@@ -58,6 +76,7 @@ class Gateway:
     _client: Redis = field(init=False, repr=False)
     _transfer: Transfer = field(init=False, repr=False)
     _lines: Lines = field(init=False, repr=False)
+    _opener: int = field(default_factory=os.getpid, repr=False)
 
     def __post_init__(self) -> None:
         self._client = self.target.connect()
@@ -118,7 +137,9 @@ class Gateway:
 
         Raises:
             StoreError: the server cannot be used, or did not answer within the deadline.
+            ForkedStore: this process was forked from the one that connected.
         """
+        require_own_process(self._opener)
         deadline = anyio.current_time() + self.deadline_seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:

@@ -10,16 +10,17 @@ from dataclasses import dataclass
 
 from redis_replay._redis.frames import (
     CLAIM_ENDING_KEYS,
+    ENDING_KEYS,
     META_KEYS,
     READY_KEYS,
     RESERVED_KEYS,
     RETIRING_KEYS,
-    SESSION_KEYS,
     StoreScript,
     Unanswered,
 )
 from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import ScriptCall
+from redis_replay.types import MAX_GROUPS_PER_CALL
 
 
 @dataclass(frozen=True)
@@ -44,20 +45,33 @@ class Resize(Unanswered, StoreScript[None]):
     KEYS = (*META_KEYS, Key.RESERVED, Key.READY, Key.CLAIMED, Key.EVENTS)
 
 
+@dataclass(frozen=True, slots=True)
+class EndedSession:
+    """A session that another has replaced, and whether it still holds groups."""
+
+    epoch: int
+    owner: str
+    holds_more: bool
+
+
 @dataclass(frozen=True)
-class Attach(StoreScript[tuple[int, int | None]]):
+class Attach(StoreScript[tuple[int, list[EndedSession]]]):
+    """Replies the new epoch and the sessions that it ended."""
+
     owner: str
     role: str
     world: int
     lease_ms: int
     host: str
-    planned: int
+    takeover: int
+    limit: int = MAX_GROUPS_PER_CALL
 
     SCRIPT = "attach"
-    KEYS = (*META_KEYS, Key.OWNERS, Key.LOST, Key.EVENTS)
+    KEYS = ENDING_KEYS
 
-    def parse(self, details: list[bytes]) -> tuple[int, int | None]:
-        return int(details[0]), int(details[1]) if details[1] else None
+    def parse(self, details: list[bytes]) -> tuple[int, list[EndedSession]]:
+        ended = zip(details[1::3], details[2::3], details[3::3], strict=True)
+        return int(details[0]), [EndedSession(int(e), n.decode(), m == b"1") for e, n, m in ended]
 
 
 @dataclass(frozen=True)
@@ -90,13 +104,7 @@ class EndOwner(StoreScript[tuple[int, int, int, bool]]):
     limit: int = 256
 
     SCRIPT = "end_owner"
-    KEYS = (
-        *SESSION_KEYS,
-        *RESERVED_KEYS,
-        *READY_KEYS,
-        *CLAIM_ENDING_KEYS,
-        *(Key.SLOTS, Key.QUARANTINED, Key.LOST, Key.COUNTERS, Key.DEAD, Key.STEPS),
-    )
+    KEYS = ENDING_KEYS
 
     def parse(self, details: list[bytes]) -> tuple[int, int, int, bool]:
         return int(details[0]), int(details[1]), int(details[2]), details[3] == b"1"
@@ -106,6 +114,8 @@ class EndOwner(StoreScript[tuple[int, int, int, bool]]):
 class BindPolicy(StoreScript[tuple[str, str, str]]):
     """Replies the outcome (bound, same, windows, switched) and the policy and windows before."""
 
+    owner: str
+    epoch: int
     policy: str
     windows: str
     gate_window: int | None
@@ -113,7 +123,7 @@ class BindPolicy(StoreScript[tuple[str, str, str]]):
     switch: int
 
     SCRIPT = "bind_policy"
-    KEYS = (*META_KEYS, Key.SLOTS, Key.EVENTS)
+    KEYS = (*META_KEYS, Key.SLOTS, Key.OWNERS, Key.EVENTS)
 
     def parse(self, details: list[bytes]) -> tuple[str, str, str]:
         return details[0].decode(), details[1].decode(), details[2].decode()
@@ -121,11 +131,13 @@ class BindPolicy(StoreScript[tuple[str, str, str]]):
 
 @dataclass(frozen=True)
 class SetCursor(StoreScript[bool]):
+    owner: str
+    epoch: int
     cursor: int
     exact: int
 
     SCRIPT = "set_cursor"
-    KEYS = (*META_KEYS, Key.EVENTS)
+    KEYS = (*META_KEYS, Key.OWNERS, Key.EVENTS)
 
     def parse(self, details: list[bytes]) -> bool:
         return details[0] == b"1"
@@ -133,10 +145,12 @@ class SetCursor(StoreScript[bool]):
 
 @dataclass(frozen=True)
 class SetWindow(Unanswered, StoreScript[None]):
+    owner: str
+    epoch: int
     gate_window: int
 
     SCRIPT = "set_window"
-    KEYS = (*META_KEYS, Key.EVENTS)
+    KEYS = (*META_KEYS, Key.OWNERS, Key.EVENTS)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
@@ -19,6 +20,7 @@ import anyio
 
 from redis_replay.errors import StoreError
 from redis_replay.meta import KVBatchMeta
+from redis_replay.processes import require_own_process
 from redis_replay.selection import Eviction, Selection, validate_group_bounds, validate_version
 from redis_replay.types import SlotView
 
@@ -107,6 +109,7 @@ class BaseSampler(abc.ABC):
         self._bound = False
         self._seed: tuple[int, bool] | None = None
         self._flushing = anyio.Lock(fast_acquire=True)
+        self._maker = os.getpid()
 
     @abc.abstractmethod
     async def admit(self, *, trainer_version_fn: Callable[[], int]) -> int | None:
@@ -161,7 +164,9 @@ class BaseSampler(abc.ABC):
             PolicyMismatch: the run is bound to another policy.
             CapacityTooSmall: the policy would wait for ever in the run's capacity.
             CursorConflict: an exact seed contradicts the stored cursor.
+            ForkedStore: this process was forked from the one that made the sampler.
         """
+        require_own_process(self._maker)
         async with self._flushing:
             await self._write_staged()
 

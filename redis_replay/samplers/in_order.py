@@ -27,6 +27,10 @@ class InOrderSampler(_GatedSampler):
     supports_buffer_checkpoint: ClassVar[bool] = True
     supports_training_claims: ClassVar[bool] = True
 
+    max_lookahead_versions: int
+    warmup_lookahead_versions: int | None
+    peak_lookahead_versions: int
+
     def __init__(
         self,
         buffer: SamplerBuffer,

@@ -26,6 +26,8 @@ class WeightFifoSampler(_GatedSampler):
     supports_buffer_checkpoint: ClassVar[bool] = True
     supports_training_claims: ClassVar[bool] = True
 
+    max_staleness_versions: int
+
     def __init__(self, buffer: SamplerBuffer, *, max_staleness_versions: int) -> None:
         validate_version("max_staleness_versions", max_staleness_versions)
         super().__init__(buffer, gate_window=max_staleness_versions)

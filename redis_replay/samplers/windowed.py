@@ -24,6 +24,10 @@ class WindowedSampler(BaseSampler):
     supports_buffer_checkpoint: ClassVar[bool] = True
     supports_training_claims: ClassVar[bool] = True
 
+    max_staleness_versions: int
+    sample_freshest_first: bool
+    min_groups_for_streaming_train: int | None
+
     def __init__(
         self,
         buffer: SamplerBuffer,

@@ -137,7 +137,7 @@ async def opened_scene(runs: Runs) -> AsyncIterator[Scene]:
             condemned.decode(),
             {slot.group_id: slot.payload_fence for slot in await store.buffer.slots()},
         )
-        await scene.apply(run_scripts.SetWindow(3))
+        await scene.apply(run_scripts.SetWindow("", 0, 3))
         await scene.apply(Condemn((condemned.decode(),), ()))
         await scene.apply(CreateCheckpoint("kept", 0, 0, 0, 1, b"", (SAVED_ID,)))
         await scene.apply(begin_import("coming", IMPORTED_ID))
@@ -157,9 +157,11 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     run_scripts.Attach: lambda _: run_scripts.Attach("new", "rollout", 1, 60_000, "here", 0),
     run_scripts.Heartbeat: lambda s: run_scripts.Heartbeat("host", s.host.epoch),
     run_scripts.EndOwner: lambda s: run_scripts.EndOwner("host", s.host.epoch, None, planned=0),
-    run_scripts.BindPolicy: lambda _: run_scripts.BindPolicy("windowed", "{}", None, None, 0),
-    run_scripts.SetCursor: lambda _: run_scripts.SetCursor(4, 1),
-    run_scripts.SetWindow: lambda _: run_scripts.SetWindow(2),
+    run_scripts.BindPolicy: lambda _: run_scripts.BindPolicy(
+        *("", 0, "windowed", "{}", None, None), switch=0
+    ),
+    run_scripts.SetCursor: lambda _: run_scripts.SetCursor("", 0, 4, 1),
+    run_scripts.SetWindow: lambda _: run_scripts.SetWindow("", 0, 2),
     run_scripts.Publish: lambda _: run_scripts.Publish(1),
     run_scripts.Acknowledge: lambda s: run_scripts.Acknowledge(
         s.session.owner, s.session.epoch, s.batch, 0

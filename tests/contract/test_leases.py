@@ -100,6 +100,27 @@ async def test_a_short_lease_is_kept_in_a_store_whose_other_sessions_have_long_o
             await until(short, what="the session with the short lease beat three times")
 
 
+async def test_an_owner_is_missed_when_its_own_lease_is_over_and_not_when_the_watchers_is(
+    runs: Runs,
+) -> None:
+    async with runs.open() as store, runs.open() as other:
+        host = store.rollout(owner="host", lease_seconds=SHORT_LEASE_SECONDS)
+        await host.__aenter__()
+        await other.rollout(owner="watcher").__aenter__()
+
+        async def is_watched() -> bool:
+            record = await runs.client.hget(control_key(runs, Key.OWNERS), "watcher")
+            return int(record.split(b" ")[1]) > 2
+
+        await until(is_watched, what="the watcher, whose lease is a minute, beat three times")
+        fall_silent(host)
+
+        async def is_ended() -> bool:
+            return "host" not in await owners(runs)
+
+        await until(is_ended, what="the silent host was ended", seconds=5 * SHORT_LEASE_SECONDS)
+
+
 async def test_a_run_without_sessions_is_cleared_by_the_next_one_after_a_lease(runs: Runs) -> None:
     async with runs.open() as store:
         host = store.rollout(owner="host", lease_seconds=SHORT_LEASE_SECONDS)

@@ -10,6 +10,7 @@ import pytest
 from redis_replay import GroupState, ReplayStore
 from redis_replay._redis.keys import Key
 from redis_replay._redis.run_scripts import EndOwner
+from redis_replay._redis.scripts import Requeue
 from redis_replay.errors import StaleOwner, StoreClosed
 from redis_replay.session import CALLS_IN_FLIGHT, MAX_OWNER_BYTES
 from tests.contract.keyspace import (
@@ -83,13 +84,24 @@ async def test_a_session_that_left_cannot_be_used_or_entered_again(runs: Runs) -
                 await trainer.__aenter__()
 
 
+async def test_a_call_that_is_overtaken_by_the_end_of_its_own_session_was_closed_and_not_replaced(
+    runs: Runs,
+) -> None:
+    async with runs.open() as store:
+        async with store.trainer(owner="job") as trainer:
+            session = session_of(trainer)
+        async with nothing_changed(runs):
+            with pytest.raises(StoreClosed, match="detached"):
+                await session.run_numbered(Requeue(all=1, failed=1, group_ids=()))
+
+
 @pytest.mark.parametrize("planned", [False, True])
 async def test_a_newer_session_of_a_name_takes_over_at_once(runs: Runs, planned: bool) -> None:
     async with runs.open() as store, runs.open() as other:
         ready = await commit_ready(store, 0)
         async with store.trainer(owner="job") as older:
             await older.buffer.claim_for_training([ready])
-            async with other.trainer(owner="job", planned_takeover=planned) as newer:
+            async with other.trainer(owner="job", takeover=planned) as newer:
                 assert newer.epoch > older.epoch
                 [slot] = await other.buffer.slots()
                 expected = (GroupState.READY, 0 if planned else 1)
@@ -111,7 +123,7 @@ async def test_a_newer_session_of_a_name_takes_over_at_once(runs: Runs, planned:
 async def test_a_takeover_turns_reservations_into_tickets(runs: Runs, planned: bool) -> None:
     async with runs.open() as store, runs.open() as other, store.rollout(owner="host") as older:
         made = await older.buffer.reserve(0, group_id="r")
-        async with other.rollout(owner="host", planned_takeover=planned) as newer:
+        async with other.rollout(owner="host", takeover=planned) as newer:
             [ticket] = await newer.take_tickets(max_tickets=5, weight_version=0)
             assert ("r", 1 if planned else 2) == (ticket.group_id, ticket.attempt)
             with pytest.raises(StaleOwner):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from tests.house.python_source import Module, findings, module_of, modules
 
 LAYERS: Mapping[str, frozenset[str]] = {
-    "vocabulary": frozenset({"errors", "types", "rewards", "meta", "protocols"}),
+    "vocabulary": frozenset({"errors", "types", "rewards", "meta", "processes", "protocols"}),
     "wire": frozenset(
         {
             *("arrays", "dtypes", "tensors", "forms", "fields", "narrowing", "compression"),
@@ -21,7 +21,16 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "embedded": frozenset({"embedded"}),
     "runtime": frozenset(
         {
-            *("admission", "audit", "buffer", "claims", "collector", "commits", "cut", "filtering"),
+            *(
+                "admission",
+                "attachment",
+                "audit",
+                "buffer",
+                "claims",
+                "collector",
+                "commits",
+                "cut",
+            ),
             *(
                 "bookmark",
                 "checkpoint_files",
@@ -34,6 +43,10 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "heart",
                 "importing",
                 "packs",
+                "filtering",
+                "groups",
+                "heart",
+                "loop_thread",
                 "reading",
                 "reservations",
                 "rollout",
@@ -47,7 +60,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
             *("tally", "tasks", "trainer", "verification"),
         }
     ),
-    "edge": frozenset({"", "cli", "demo", "testing"}),
+    "edge": frozenset({"", "blocking", "bridge", "cli", "demo", "sync", "testing"}),
 }
 """First parts of module names, by layer. A new module gets its layer here."""
 

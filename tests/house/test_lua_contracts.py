@@ -198,7 +198,7 @@ def test_the_frame_knows_how_to_count_every_key_that_is_no_sorted_set() -> None:
 
 def test_numbers_that_stand_in_lua_and_in_python_are_equal() -> None:
     [window] = re.findall(r"^local WINDOW = (\d+)$", library("session").text, re.MULTILINE)
-    [last] = re.findall(r"for number = 0, (\d+) do", verb("end_owner").text)
+    [last] = re.findall(r"for number = 0, (\d+) do", library("holding").text)
     [most] = re.findall(r"^local MOST = (\d+)$", library("batch").text, re.MULTILINE)
     assert [CALLS_IN_FLIGHT] * 2 == [int(window), int(last) + 1]
     assert MAX_GROUPS_PER_CALL == int(most)

@@ -7,7 +7,7 @@ import pytest
 from redis_replay.transitions import ENDS, NONE, TRANSITIONS
 from redis_replay.types import GroupState
 from tests.house.documents import ARCHITECTURE, code_blocks, marked
-from tests.house.lua_source import VERBS, loaded_states, verb
+from tests.house.lua_source import VERBS, loaded_states, reached_functions, verb
 
 LIVE = {state.value for state in GroupState}
 
@@ -38,13 +38,15 @@ def test_the_states_in_a_verb_header_are_those_of_the_table(name: str) -> None:
 
 @pytest.mark.parametrize("name", TRANSITIONS)
 def test_a_verb_loads_slots_in_its_source_states_alone(name: str) -> None:
-    assert TRANSITIONS[name].keys() - {NONE} == loaded_states(verb(name).code)
+    code = "\n".join([verb(name).code, *reached_functions(name).values()])
+    assert TRANSITIONS[name].keys() - {NONE} == loaded_states(code)
 
 
 @pytest.mark.parametrize("name", sorted(set(VERBS) - TRANSITIONS.keys()))
 def test_a_verb_outside_the_table_loads_no_slot(name: str) -> None:
-    assert set() == loaded_states(verb(name).code)
-    assert "slot." not in verb(name).code
+    code = "\n".join([verb(name).code, *reached_functions(name).values()])
+    assert set() == loaded_states(code)
+    assert "slot." not in code
 
 
 def test_every_row_of_the_table_is_a_verb() -> None:

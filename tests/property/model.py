@@ -265,6 +265,7 @@ class BufferModel(Reserving):
         return len(owned)
 
     def adopt(self, member: Member) -> list[str]:
+        self.require(member)
         owned = self.owned(member)
         if owned:
             member.batches[:] = sorted({group.batch or 0 for group in owned})

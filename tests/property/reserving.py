@@ -20,7 +20,12 @@ class Reserving(Ledger):
     cursor: int = -1
     loader_revision: int = 0
 
-    def seed(self, cursor: int, *, exact: bool) -> None:
+    def set_window(self, member: Member, window: int) -> None:
+        self.require(member)
+        self.window = window
+
+    def seed(self, member: Member, cursor: int, *, exact: bool) -> None:
+        self.require(member)
         if cursor == self.cursor:
             return
         if self.accounts.first_admitted is None:

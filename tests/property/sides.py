@@ -131,10 +131,8 @@ class StoreSide:
         """What the run is read through."""
         return self.store.buffer.session.link.gateway
 
-    async def attach(self, owner: str, *, planned: bool) -> None:
-        session = self.store.trainer(
-            owner=owner, lease_seconds=_LEASE_SECONDS, planned_takeover=planned
-        )
+    async def attach(self, owner: str, *, takeover: bool) -> None:
+        session = self.store.trainer(owner=owner, lease_seconds=_LEASE_SECONDS, takeover=takeover)
         self.sessions[owner] = await session.__aenter__()
 
     async def die(self, owner: str) -> None:

@@ -99,12 +99,12 @@ class Ledger:
     reserved_total: int = 0
     _drawn: int = 0
 
-    def attach(self, owner: str, *, planned: bool) -> Member:
-        older = self.owners.get(owner)
-        epoch = self.owners[owner] = self.draw()
-        if older is not None:
-            self._give_back(older, counted=not planned)
-        return Member(owner, epoch)
+    def attach(self, owner: str, *, takeover: bool) -> Member:
+        replaced = [name for name in self.owners if name == owner or takeover]
+        for epoch in [self.owners.pop(name) for name in replaced]:
+            self._give_back(epoch, counted=not takeover)
+        self.owners[owner] = self.draw()
+        return Member(owner, self.owners[owner])
 
     def end(self, member: Member, *, counted: bool) -> None:
         if self.owners.get(member.owner) == member.epoch:
@@ -133,7 +133,7 @@ class Ledger:
 
     def require(self, member: Member) -> None:
         if self.owners.get(member.owner) != member.epoch:
-            raise Refused("StaleOwner")
+            raise Refused("ClaimLost")
 
     def owned(self, member: Member) -> list[Group]:
         """Return the groups a session has claimed."""

@@ -145,10 +145,10 @@ class SetWindow(Verb):
     window: int
 
     def on_model(self, side: ModelSide, plan: Any) -> None:
-        side.model.window = self.window
+        side.model.set_window(side.members[self.owner], self.window)
 
     async def on_store(self, side: StoreSide, plan: Any) -> None:
-        await side.store.buffer.admission.set_gate_window(self.window)
+        await side.sessions[self.owner].buffer.admission.set_gate_window(self.window)
 
 
 @dataclass(frozen=True)
@@ -160,10 +160,10 @@ class Seed(Verb):
         return max(-1, side.model.cursor + self.lead)
 
     def on_model(self, side: ModelSide, plan: int) -> None:
-        side.model.seed(plan, exact=self.exact)
+        side.model.seed(side.members[self.owner], plan, exact=self.exact)
 
     async def on_store(self, side: StoreSide, plan: int) -> None:
-        await side.store.buffer.admission.seed(plan, exact=self.exact)
+        await side.sessions[self.owner].buffer.admission.seed(plan, exact=self.exact)
 
 
 @dataclass(frozen=True)

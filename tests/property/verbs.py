@@ -54,13 +54,13 @@ def place(
 
 @dataclass(frozen=True)
 class Attach(Verb):
-    planned: bool = False
+    takeover: bool = False
 
     def on_model(self, side: ModelSide, plan: Any) -> None:
-        side.members[self.owner] = side.model.attach(self.owner, planned=self.planned)
+        side.members[self.owner] = side.model.attach(self.owner, takeover=self.takeover)
 
     async def on_store(self, side: StoreSide, plan: Any) -> None:
-        await side.attach(self.owner, planned=self.planned)
+        await side.attach(self.owner, takeover=self.takeover)
 
 
 @dataclass(frozen=True)

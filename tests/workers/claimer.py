@@ -134,17 +134,21 @@ async def serve(url: str, run: str, owner: str) -> None:
         redis_replay.open_store(url, run=run, create=False) as store,
         store.trainer(owner=owner) as trainer,
     ):
-        worker = Worker(store, trainer)
-        reply: Any = "ready"
-        while True:
-            sys.stdout.write(json.dumps(reply) + "\n")
-            sys.stdout.flush()
-            line = await anyio.to_thread.run_sync(sys.stdin.readline)
-            if not line:
-                return
-            verb, arguments = json.loads(line)
-            method: Callable[..., Awaitable[Any]] = getattr(worker, verb)
-            reply = await method(*arguments)
+        await obey(Worker(store, trainer), hello="ready")
+
+
+async def obey(worker: object, *, hello: Any) -> None:
+    """Say hello, then do what each line names and answer with what it returned."""
+    reply = hello
+    while True:
+        sys.stdout.write(json.dumps(reply) + "\n")
+        sys.stdout.flush()
+        line = await anyio.to_thread.run_sync(sys.stdin.readline)
+        if not line:
+            return
+        verb, arguments = json.loads(line)
+        method: Callable[..., Awaitable[Any]] = getattr(worker, verb)
+        reply = await method(*arguments)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ LINE_BYTES = 1 << 20
 
 
 class Peer:
-    """A process of `tests.workers.claimer`."""
+    """A process of `tests.workers.claimer` or `tests.workers.session_holder`."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -29,14 +29,18 @@ class Peer:
         self._stdin = process.stdin
         self._answers = BufferedByteReceiveStream(process.stdout)
 
-    async def answer(self) -> Any:
+    async def answer(self, *, within_seconds: float = ANSWER_SECONDS) -> Any:
         """Return the next answer."""
-        with anyio.fail_after(ANSWER_SECONDS):
+        with anyio.fail_after(within_seconds):
             return json.loads(await self._answers.receive_until(b"\n", LINE_BYTES))
+
+    async def tell(self, verb: str, *arguments: object) -> None:
+        """Send one line."""
+        await self._stdin.send(json.dumps([verb, arguments]).encode() + b"\n")
 
     async def ask(self, verb: str, *arguments: object) -> Any:
         """Send one line and return its answer."""
-        await self._stdin.send(json.dumps([verb, arguments]).encode() + b"\n")
+        await self.tell(verb, *arguments)
         return await self.answer()
 
     async def leave(self) -> None:
@@ -47,26 +51,32 @@ class Peer:
 
 
 @asynccontextmanager
-async def peers(url: str, run: str, count: int) -> AsyncIterator[list[Peer]]:
-    """Start processes on a run and wait until all are attached."""
-    async with AsyncExitStack() as stack:
-        started: list[Peer] = []
-        for number in range(count):
-            command = [sys.executable, "-m", "tests.workers.claimer", url, run, f"owner-{number}"]
-            process = await stack.enter_async_context(
-                await anyio.open_process(command, stdin=PIPE, stdout=PIPE, stderr=None, cwd=ROOT)
-            )
-            started.append(Peer(process))
+async def started(module: str, *arguments: str) -> AsyncIterator[Peer]:
+    """Start a process of `tests.workers`; at the end it is killed, if it has not left by then."""
+    command = [sys.executable, "-m", f"tests.workers.{module}", *arguments]
+    async with await anyio.open_process(
+        command, stdin=PIPE, stdout=PIPE, stderr=None, cwd=ROOT
+    ) as process:
         try:
-            for peer in started:
-                assert "ready" == await peer.answer()
-            yield started
-            for peer in started:
-                await peer.leave()
+            yield Peer(process)
         finally:
-            for peer in started:
-                if peer.process.returncode is None:
-                    peer.process.kill()
+            if process.returncode is None:
+                process.kill()
+
+
+@asynccontextmanager
+async def peers(url: str, run: str, count: int) -> AsyncIterator[list[Peer]]:
+    """Start claimers on a run and wait until all are attached."""
+    async with AsyncExitStack() as stack:
+        claimers = [
+            await stack.enter_async_context(started("claimer", url, run, f"owner-{number}"))
+            for number in range(count)
+        ]
+        for peer in claimers:
+            assert "ready" == await peer.answer()
+        yield claimers
+        for peer in claimers:
+            await peer.leave()
 
 
 async def ask_all(asked: Sequence[Peer], verb: str, *arguments: object) -> list[Any]:

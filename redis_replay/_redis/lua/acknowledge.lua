@@ -6,14 +6,11 @@
 -- Args: owner epoch batch rank
 -- Returns: nothing
 -- Refusals: FENCED BATCH
--- include: control
 -- include: owner
 local refusal = control.open()
 if refusal then return refusal end
-local holder = owner.read(args.owner)
-if not holder or holder.epoch ~= args.epoch then
-  return control.head('FENCED', holder and text.whole(holder.epoch) or '')
-end
+refusal = owner.fenced()
+if refusal then return refusal end
 local number, rank = text.whole(args.batch), text.whole(args.rank)
 local kept = redis.call('HGET', keys.batches, number)
 if not kept or text.unpack(kept)[1] ~= text.whole(args.epoch) then return control.head('BATCH', number) end

@@ -1,13 +1,15 @@
 -- bind_policy: write a sampler's policy into the run, or compare it with the one that is there.
 --
 -- Why atomic: the policy, its gate window and the cursor that a gated policy needs change together.
--- May be repeated: binding the bound policy changes nothing.
--- Keys: meta slots events
--- Args: policy windows gate_window required_capacity switch
+-- May be repeated: binding the bound policy changes nothing. Epoch 0 is that of a session not attached yet.
+-- Keys: meta slots owners events
+-- Args: owner epoch policy windows gate_window required_capacity switch
 -- Returns: what happened: bound, same, windows or switched, and the stored policy and windows before
--- Refusals: CAPACITY POLICY POLICY_LIVE
--- include: control
+-- Refusals: FENCED CAPACITY POLICY POLICY_LIVE
+-- include: owner
 local refusal = control.open()
+if refusal then return refusal end
+refusal = args.epoch > 0 and owner.fenced()
 if refusal then return refusal end
 local stored = redis.call('HMGET', keys.meta, 'policy', 'windows', 'capacity')
 local policy, windows = stored[1] or '', stored[2] or ''
@@ -31,5 +33,5 @@ if outcome == 'switched' and args.gate_window then
   control.cursor = math.max(control.cursor, control.version - 1)
   control.set('dispatch_index', text.whole(control.cursor))
 end
-control.close('policy', {}, '')
+control.close('policy', {}, args.owner)
 return control.head('OK', outcome, policy, windows)

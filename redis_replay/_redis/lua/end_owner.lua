@@ -11,56 +11,23 @@
 -- States: reserved -> reserved quarantined; claimed -> ready quarantined
 -- Returns: tickets made, groups requeued, groups quarantined, whether more remain
 -- Refusals: ALIVE CORRUPT
--- include: retire
--- include: owner
--- include: manifest
+-- include: holding
 local refusal = control.open()
 if refusal then return refusal end
-local epoch = text.whole(args.epoch)
-local holder, lost = owner.read(args.owner), redis.call('HGET', keys.lost, epoch)
+local holder, lost = owner.read(args.owner), redis.call('HGET', keys.lost, text.whole(args.epoch))
 local attached = holder and holder.epoch == args.epoch
 if attached then
   if args.heartbeat and holder.heartbeat ~= args.heartbeat then
     return control.head('ALIVE', text.whole(holder.heartbeat))
   end
-  lost = (args.planned == 1 and '0 ' or '1 ') .. args.owner
+  lost = args.planned == 1 and '0' or '1'
 end
 if not lost then return control.head('OK', '0', '0', '0', '0') end
-local counted = tonumber(string.sub(lost, 1, 1))
-local reserved, corrupt = slot.load_listed(owner.held(keys.reserved_by_owner, args.epoch, args.limit), 'reserved')
+local held, corrupt = holding.load(args.owner, args.epoch, tonumber(string.sub(lost, 1, 1)), args.limit)
 if corrupt then return corrupt end
-local claimed, damaged = slot.load_listed(owner.held(keys.claimed_by_owner, args.epoch, args.limit), 'claimed')
-if damaged then return damaged end
-local limits = redis.call('HMGET', keys.meta, 'max_attempts', 'max_requeues')
-local most_attempts, most_requeues = tonumber(limits[1]), tonumber(limits[2])
 
-local fence, ids, quarantined = control.draw('next_fence', 1), {}, {}
-if attached then
-  redis.call('HDEL', keys.owners, args.owner)
-  redis.call('HSET', keys.lost, epoch, lost)
-end
-retire.leftovers(reserved)
-retire.leftovers(claimed)
-listing.move(reserved, function(found)
-  found.epoch, found.fence, found.attempt = nil, fence, found.attempt + counted
-  if found.attempt > most_attempts then found.state, quarantined[#quarantined + 1] = 'quarantined', found end
-  ids[#ids + 1] = found.id
-end)
-manifest.forget(claimed, {})
-listing.move(claimed, function(found)
-  found.epoch, found.fence, found.batch, found.written = nil, fence, nil, nil
-  found.state, found.requeues = 'ready', found.requeues + counted
-  if found.requeues > most_requeues then found.state, quarantined[#quarantined + 1] = 'quarantined', found end
-  ids[#ids + 1] = found.id
-end)
-steps.lose(quarantined)
-if #claimed > 0 then redis.call('HINCRBY', keys.counters, 'requeued_total', #claimed) end
-local more = #reserved == args.limit or #claimed == args.limit
-if not more then
-  redis.call('HDEL', keys.lost, epoch)
-  for number = 0, 15 do
-    redis.call('HDEL', keys.sessions, epoch .. ':' .. number)
-  end
-end
+if attached then redis.call('HDEL', keys.owners, args.owner) end
+local ids, quarantined = holding.give_back(held, control.draw('next_fence', 1))
 control.close('end_owner', ids, args.owner)
-return control.head('OK', text.whole(#reserved), text.whole(#claimed), text.whole(#quarantined), more and '1' or '0')
+return control.head('OK', text.whole(#held.reserved), text.whole(#held.claimed), text.whole(quarantined),
+  held.more and '1' or '0')

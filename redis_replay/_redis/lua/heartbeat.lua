@@ -6,12 +6,12 @@
 -- Args: owner epoch
 -- Returns: the number of owners, each name and record, then each lost epoch and its record
 -- Refusals: FENCED
--- include: control
 -- include: owner
 local refusal = control.open()
 if refusal then return refusal end
+refusal = owner.fenced()
+if refusal then return refusal end
 local own = owner.read(args.owner)
-if not own or own.epoch ~= args.epoch then return control.head('FENCED', own and text.whole(own.epoch) or '') end
 own.heartbeat = own.heartbeat + 1
 owner.write(args.owner, own)
 local owners, lost = redis.call('HGETALL', keys.owners), redis.call('HGETALL', keys.lost)

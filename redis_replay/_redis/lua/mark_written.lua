@@ -9,15 +9,12 @@
 -- States: claimed -> claimed
 -- Returns: each group's payload fence and the number its columns are kept under
 -- Refusals: FENCED UNKNOWN STATE MISMATCH
--- include: control
 -- include: owner
 -- include: slot
 local refusal = control.open()
 if refusal then return refusal end
-local holder = owner.read(args.owner)
-if not holder or holder.epoch ~= args.epoch then
-  return control.head('FENCED', holder and text.whole(holder.epoch) or '')
-end
+refusal = owner.fenced()
+if refusal then return refusal end
 local slots, unfit = slot.load(args.group_ids, 'claimed')
 if not slots then return unfit end
 local answer = {}

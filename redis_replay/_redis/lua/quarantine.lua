@@ -14,10 +14,8 @@
 -- include: manifest
 local refusal = control.open()
 if refusal then return refusal end
-local holder = owner.read(args.owner)
-if not holder or holder.epoch ~= args.epoch then
-  return control.head('FENCED', holder and text.whole(holder.epoch) or '')
-end
+refusal = owner.fenced()
+if refusal then return refusal end
 local named, unfit = slot.load(args.group_ids, 'ready claimed quarantined')
 if not named then return unfit end
 local held, corrupt = slot.load_listed(owner.held(keys.claimed_by_owner, args.epoch, 1025), 'claimed')

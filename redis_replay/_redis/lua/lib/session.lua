@@ -2,9 +2,9 @@
 --
 -- A call is numbered before its first attempt and keeps its number, so a repeated call after a lost
 -- reply gets the first answer and changes nothing. An expired session is refused.
--- Keys: sessions owners
--- Refusals: REUSED EXPIRED FENCED
--- include: control
+-- Keys: sessions
+-- Refusals: REUSED EXPIRED
+-- include: owner
 local session = {}
 
 local WINDOW = 16
@@ -24,9 +24,7 @@ function session.open()
     if call == args.call and digest ~= args.digest then return control.head('REUSED') end
     if call == args.call then return { unpack(text.unpack(kept), 3) } end
   end
-  local record = redis.call('HGET', keys.owners, args.owner)
-  local epoch = record and text.words(record)[1]
-  if not epoch or tonumber(epoch) ~= args.epoch then return control.head('FENCED', epoch or '') end
+  return owner.fenced()
 end
 
 -- Closes the mutation and keeps its reply for a repetition of the same call.
