@@ -1,6 +1,7 @@
 """The blocking API as type checkers see it; written by scripts/sync_stub.py."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Protocol
 
@@ -14,6 +15,7 @@ from redis_replay import Completion as Completion
 from redis_replay import CustomSamplerConfig as CustomSamplerConfig
 from redis_replay import DynamicSampling as DynamicSampling
 from redis_replay import Eviction as Eviction
+from redis_replay import ExportReport as ExportReport
 from redis_replay import FieldOptions as FieldOptions
 from redis_replay import FilterOutcome as FilterOutcome
 from redis_replay import GroupState as GroupState
@@ -34,6 +36,7 @@ from redis_replay import SlotView as SlotView
 from redis_replay import StepCommit as StepCommit
 from redis_replay import StepRewardStats as StepRewardStats
 from redis_replay import StepTarget as StepTarget
+from redis_replay import TransferProgress as TransferProgress
 from redis_replay import Violation as Violation
 from redis_replay import WeightFifoSamplerConfig as WeightFifoSamplerConfig
 from redis_replay import WindowedSamplerConfig as WindowedSamplerConfig
@@ -53,7 +56,7 @@ from redis_replay._redis.records import CheckpointRecord
 from redis_replay.arrays import Array
 from redis_replay.attachment import Attachment
 from redis_replay.buffer import Rows
-from redis_replay.checkpoint_info import Incomplete, RestoreMode
+from redis_replay.checkpoint_info import Incomplete, OnProgress, RestoreMode
 from redis_replay.codec import Value
 from redis_replay.forms import ArrayForm
 from redis_replay.protocols import LiveCut
@@ -74,6 +77,7 @@ __all__ = [
     "DataPlaneMutationCut",
     "DynamicSampling",
     "Eviction",
+    "ExportReport",
     "FieldOptions",
     "FilterOutcome",
     "GroupFilter",
@@ -105,6 +109,7 @@ __all__ = [
     "TrainerRank",
     "TrainerSession",
     "TransactionalAdmissionSampler",
+    "TransferProgress",
     "Violation",
     "WeightFifoSampler",
     "WeightFifoSamplerConfig",
@@ -154,6 +159,14 @@ class Checkpoints:
     def verify(self, name: str, *, deep: bool = False) -> CheckpointVerification:
         """Check a checkpoint's digest and that the rows it refers to are all there. A pure
         read."""
+    def export(
+        self, name: str, path: str | Path, *, on_progress: OnProgress | None = None
+    ) -> ExportReport:
+        """Write a checkpoint to a folder, beside a run that goes on. May be repeated."""
+    def import_(
+        self, path: str | Path, *, name: str | None = None, on_progress: OnProgress | None = None
+    ) -> CheckpointInfo:
+        """Bring an exported checkpoint into this run, whichever run and server it is of."""
     def restore(
         self,
         name: str,
