@@ -55,10 +55,11 @@ def tell(capsys: pytest.CaptureFixture[str], document: dict[str, Any]) -> None:
         )
 
 
+@pytest.mark.timeout(300)
 def test_a_short_dose_with_the_numpy_policy(capsys: pytest.CaptureFixture[str]) -> None:
     document = resume_demo(
         *("--policy", "numpy", "--kill-points", "4", "--lookahead", "2", "--seed", "1"),
-        timeout_seconds=115,
+        timeout_seconds=280,
     )
     tell(capsys, document)
     check(document, kill_points=4)
