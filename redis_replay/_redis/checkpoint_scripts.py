@@ -73,7 +73,7 @@ class DropCheckpoint(StoreScript[tuple[int, bool]]):
     saved_ids: tuple[str, ...]
 
     SCRIPT = "drop_checkpoint"
-    KEYS = (*META_KEYS, Key.SLOTS, Key.GROUPS, Key.DEAD, Key.PINNED, Key.CHECKPOINTS)
+    KEYS = (*META_KEYS, Key.DEAD, Key.PINNED, Key.CHECKPOINTS)
     SAVED = SAVED_KEYS
 
     def parse(self, details: list[bytes]) -> tuple[int, bool]:

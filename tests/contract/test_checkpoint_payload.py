@@ -8,11 +8,13 @@ import anyio
 import pytest
 
 from redis_replay import Eviction
+from redis_replay._redis.checkpoint_scripts import Condemn
 from redis_replay._redis.keys import Key
+from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.run_scripts import EndOwner
 from redis_replay.errors import StaleOwner
 from tests.contract.interruptions import Break, Interruption
-from tests.contract.keyspace import control_key, send_plain, stop_collecting
+from tests.contract.keyspace import control_key, nothing_changed, send_plain, stop_collecting
 from tests.harness import Runs, commit_ready, rows
 
 pytestmark = pytest.mark.anyio
@@ -170,3 +172,21 @@ async def test_orphans_are_not_sought_among_what_a_checkpoint_refers_to(runs: Ru
         for _ in range(3):
             assert [] == await store.find_orphans()
         assert 1 == (await store.checkpoints.restore("c")).ready
+
+
+async def test_nothing_is_condemned_by_who_does_not_know_the_checkpoints(runs: Runs) -> None:
+    async with runs.open() as store:
+        await commit_ready(store, 0)
+        await store.checkpoints.create("c")
+        record = await store.checkpoints.record("c")
+        stop_collecting(store)
+        await store.buffer.remove([slot.group_id for slot in await store.buffer.slots()])
+        [entry] = await runs.client.zrange(control_key(runs, Key.DEAD), 0, -1)
+        async with nothing_changed(runs):
+            for known in ((), ("other",), (record.saved_id, "other")):
+                call = Condemn((entry.decode(),), known)
+                refused = await send_plain(store.buffer.session, call)
+                assert isinstance(refused, Refusal)
+                assert "CHECKPOINTS_MOVED" == refused.code
+        knowing = Condemn((entry.decode(),), (record.saved_id,))
+        assert [] == await send_plain(store.buffer.session, knowing)

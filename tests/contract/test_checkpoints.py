@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from redis_replay import InOrderSamplerConfig, ReplayStore, create_sampler
+from redis_replay._redis.checkpoint_scripts import MarkCheckpoint
+from redis_replay._redis.refusals import Refusal
 from redis_replay.errors import (
     CheckpointExists,
     CheckpointMissing,
@@ -14,7 +16,7 @@ from redis_replay.errors import (
 )
 from tests.contract.interruptions import Break, Interruption
 from tests.contract.job import opened_job
-from tests.contract.keyspace import collected, nothing_changed
+from tests.contract.keyspace import attached, collected, nothing_changed, send_plain
 from tests.harness import Runs, commit_ready
 
 pytestmark = pytest.mark.anyio
@@ -40,6 +42,7 @@ async def test_a_checkpoint_names_what_the_run_holds(runs: Runs) -> None:
         assert ("first", 0, -1, True) == (info.name, info.step, info.dispatch_index, info.pinned)
         assert extra == info.extra
         assert 16 == len(info.digest)
+        assert (await store.bookmark()).seq == info.seq
         assert [info] == await store.checkpoints.list()
         assert info == await store.checkpoints.show("first")
 
@@ -235,3 +238,16 @@ async def test_a_checkpoint_of_an_empty_run_restores_an_empty_run(runs: Runs) ->
         assert (0, 0, -1) == (report.ready, report.tickets, store.buffer.admission.dispatch_index)
         await store.collect_garbage()
         assert [] == await runs.payload_keys()
+
+
+async def test_a_mark_does_not_reach_a_checkpoint_that_took_the_name_since(runs: Runs) -> None:
+    async with runs.open() as store:
+        await store.checkpoints.create("a")
+        older = await store.checkpoints.record("a")
+        await store.checkpoints.create("a", replace=True)
+        await attached(store)
+        async with nothing_changed(runs):
+            mark = MarkCheckpoint("a", 1, "", "0" * 16, (older.saved_id,))
+            refused = await send_plain(store.buffer.session, mark)
+        assert isinstance(refused, Refusal)
+        assert "NO_CHECKPOINT" == refused.code

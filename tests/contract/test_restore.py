@@ -114,6 +114,8 @@ async def test_a_restored_run_is_what_it_was(runs: Runs) -> None:
         assert all(slot.owner is None for slot in now.values())
         assert now["b0-0"].fence > seen["b0-0"].fence
         assert now["b1-0"].fence == seen["b1-0"].fence
+        await store.checkpoints.drop("kept")
+        assert [] == [key for key in await runs.keys() if ":saved:" in key]
 
 
 async def test_restoring_twice_is_restoring_once(runs: Runs) -> None:

@@ -1,9 +1,9 @@
 -- drop_checkpoint: forget a checkpoint, and give what it alone referred to back to the collector.
 --
--- Why atomic: a slot's copy goes in the step that names its payload, so nothing is forgotten and nothing
--- that a live group or another checkpoint needs is freed: `condemn` looks again. Up to `limit` slots a call.
+-- Why atomic: a slot's copy goes in the step that names its payload, so nothing is forgotten. What is pinned
+-- is not live, and whether another checkpoint needs it `condemn` looks again. Up to `limit` slots a call.
 -- May be repeated until nothing remains.
--- Keys: meta slots groups dead pinned checkpoints
+-- Keys: meta dead pinned checkpoints
 -- Args: name limit saved_ids
 -- Returns: entries given back, whether more remain
 -- Refusals: none
@@ -19,15 +19,12 @@ if found and found.id ~= id then found = nil end
 if not found and not checkpoint.read(dropping) then return control.head('OK', '0', '0') end
 local forgotten, dead, unpinned = {}, {}, {}
 for at = 1, #listed, 2 do
-  local kept, live = record.parse(listed[at], listed[at + 1]), redis.call('HGET', keys.slots, listed[at])
+  local kept = record.parse(listed[at], listed[at + 1])
+  local entry = kept.payload_fence and text.whole(kept.payload_fence) .. ':' .. kept.id
   forgotten[#forgotten + 1] = listed[at]
-  if kept.payload_fence and (not live or record.parse(kept.id, live).payload_fence ~= kept.payload_fence) then
-    local entry = text.whole(kept.payload_fence) .. ':' .. kept.id
-    local is_pinned = redis.call('ZSCORE', keys.pinned, entry)
-    if is_pinned then unpinned[#unpinned + 1] = entry end
-    if is_pinned or redis.call('HEXISTS', keys.groups, entry) == 1 and not redis.call('ZSCORE', keys.dead, entry) then
-      dead[#dead + 1], dead[#dead + 2] = control.seq, entry
-    end
+  if entry and redis.call('ZSCORE', keys.pinned, entry) then
+    unpinned[#unpinned + 1] = entry
+    dead[#dead + 1], dead[#dead + 2] = control.seq, entry
   end
 end
 
