@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,9 +103,12 @@ class Side:
                     [row] = await self.opened.samples.get_samples([f"{group_id}_g0"])
                     assert group.content == int(row["input_ids"][0])
             await self.opened.checkpoints.drop(name)
+        await self.opened.buffer.claims.requeue_all(failed=False)
         slots = await self.opened.buffer.slots()
         if slots:
             await self.opened.buffer.remove([slot.group_id for slot in slots])
+        await self.opened.checkpoints.create("last")  # which finishes what was cut short
+        await self.opened.checkpoints.drop("last")
         await collected(self.opened)
         assert [] == await self.runs.payload_keys()
         assert [] == [key for key in await self.runs.keys() if ":saved:" in key]
@@ -231,14 +234,13 @@ class CheckpointMachine(RuleBasedStateMachine):
         )
 
     def teardown(self) -> None:
-        for side in self.sides:
-            try:
-                if self._is_sound:
-                    self._call(side.check_rows, self.model)
-            finally:
-                side.close()
-                self._call(side.runs.check)
-                self._call(side.runs.client.aclose)
+        with ExitStack() as stack:
+            for side in self.sides:
+                stack.callback(self._call, side.runs.client.aclose)
+                stack.callback(self._call, side.runs.check)
+                stack.callback(side.close)
+            for side in self.sides if self._is_sound else ():
+                self._call(side.check_rows, self.model)
 
 
 async def _name_of_error(ask: Callable[[Side], Awaitable[Any]], side: Side) -> str | None:
