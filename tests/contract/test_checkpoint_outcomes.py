@@ -144,3 +144,25 @@ async def test_an_unanswered_restore_is_not_taken_for_that_of_another_host(runs:
         with pytest.raises(StaleStore):
             await other.checkpoints.restore("kept")
         assert before == await snapshot(runs)
+
+
+async def test_a_checkpoint_that_was_replaced_after_its_verification_is_not_restored(
+    runs: Runs,
+) -> None:
+    async with runs.open() as store, runs.open() as other:
+        await commit_ready(store, 0, group_id="g")
+        await store.checkpoints.create("kept")
+
+        verify = store.checkpoints.verify
+
+        async def verify_and_lose(name: str) -> Any:
+            found = await verify(name)
+            await commit_ready(other, 0, group_id="later")
+            await other.checkpoints.create("kept", replace=True)
+            return found
+
+        store.checkpoints.verify = verify_and_lose  # type: ignore[method-assign, assignment]
+        with pytest.raises(CheckpointMissing, match="no checkpoint 'kept'"):
+            await store.checkpoints.restore("kept")
+        assert {"g", "later"} == await ids(store)
+        assert 1 == store.run.store_epoch
