@@ -7,8 +7,7 @@ position.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -21,8 +20,9 @@ from redis_replay.claims import Claims, distinct_ids
 from redis_replay.codec import Value
 from redis_replay.commits import Commits, require_group_size
 from redis_replay.dynamic_sampling import PromptGroupRecord
-from redis_replay.errors import BufferFull, StoreError, UnknownGroup
+from redis_replay.errors import BufferFull, UnknownGroup
 from redis_replay.groups import as_rows, batch_meta
+from redis_replay.holdings import Holdings
 from redis_replay.meta import KVBatchMeta
 from redis_replay.reservations import (
     as_columns,
@@ -33,7 +33,7 @@ from redis_replay.reservations import (
 from redis_replay.selection import Eviction, Selection, validate_version
 from redis_replay.session import Session
 from redis_replay.stats import read_rewards, read_slots, read_stats
-from redis_replay.types import BufferStats, Reservation, SlotView
+from redis_replay.types import MAX_GROUPS_PER_CALL, BufferStats, Reservation, SlotView
 
 _RECHECK_SECONDS: Final = 1.0
 _EVICT_SLICE: Final = 256
@@ -49,26 +49,20 @@ class RedisReplayBuffer:
         session: Whose calls these are.
         claims: The session's training claims.
         admission: The admission that samplers on this buffer use.
-        undelivered: Applied reservations of a cut whose dispatcher was cancelled before it knew
-            them.
-        asked: Ids of reservations that are being asked for, or given up, at this moment.
-        may_hold_unseen: Whether a call without an answer may have reserved what nobody knows of.
-        reservations: Reserved groups that this buffer object may commit, by id.
+        holdings: The session's reservations.
     """
 
     session: Session
     claims: Claims = field(init=False)
     admission: Admission = field(init=False)
-    undelivered: list[Reservation] = field(default_factory=list)
-    asked: set[str] = field(default_factory=set)
-    may_hold_unseen: bool = False
-    reservations: dict[str, Reservation] = field(default_factory=dict)
+    holdings: Holdings = field(init=False)
     commits: Commits = field(init=False)
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.session)
         self.admission = Admission(self.session)
-        self.commits = Commits(self.session, self.reservations)
+        self.holdings = Holdings(self.session)
+        self.commits = Commits(self.session, self.holdings.reservations)
 
     @property
     def partition_id(self) -> str:
@@ -157,32 +151,36 @@ class RedisReplayBuffer:
             columns.prompt_refs,
             columns.replacements,
         )
-        with self.asking(draft.group_id):
-            return self.hold(with_fence(draft, await self.session.call_now(call)))
+        with self.holdings.asking(draft.group_id):
+            fence = await self.session.call_now(call)
+            return self.holdings.hold(with_fence(draft, fence))
 
     async def _give_up(self, reservation: Reservation) -> None:
         """End a reservation whose caller was cancelled before it could know it."""
-        self.reservations.pop(reservation.group_id, None)
+        self.holdings.reservations.pop(reservation.group_id, None)
         call = Abort(reservation.group_id, reservation.fence, "cancelled")
-        with self.asking(reservation.group_id):
+        with self.holdings.asking(reservation.group_id):
             await self.session.call_now(call)
 
-    @contextmanager
-    def asking(self, *group_ids: str) -> Generator[None]:
-        """Ask for reservations in the block; without an answer they may exist unseen."""
-        self.asked.update(group_ids)
-        try:
-            yield
-        except StoreError:
-            self.may_hold_unseen = True
-            raise
-        finally:
-            self.asked.difference_update(group_ids)
+    async def take_tickets(self, *, max_tickets: int, weight_version: int) -> list[Reservation]:
+        """Take redispatch tickets: reserved groups whose holder is gone, in buffer order.
 
-    def hold(self, reservation: Reservation) -> Reservation:
-        """Remember a reservation of this session, so that `commit` finds its fence."""
-        self.reservations[reservation.group_id] = reservation
-        return reservation
+        Atomic: a ticket goes to exactly one session. It keeps its id, order, target step and prompt
+        reference and gets a new fence and start weight. Reservations of this session whose caller
+        never learned of them, as of a cut that was cancelled when it had been applied, are returned
+        first; so a host that dispatches calls this before it dispatches anew.
+
+        Args:
+            max_tickets: At most this many, 1 to 1,024.
+            weight_version: Version of the weights that the new attempts begin with.
+
+        Raises:
+            ValueError: a number outside its limits.
+        """
+        validate_version("weight_version", weight_version)
+        if not 1 <= max_tickets <= MAX_GROUPS_PER_CALL:
+            raise ValueError(f"max_tickets must be 1 to {MAX_GROUPS_PER_CALL}, got {max_tickets}")
+        return await self.holdings.take_tickets(max_tickets, weight_version)
 
     async def commit(
         self,
@@ -259,7 +257,7 @@ class RedisReplayBuffer:
         await self.session.attach()
         known = fence if fence is not None else await self.commits.fence_of(group_id)
         await self.session.call(Abort(group_id, known, reason))
-        self.reservations.pop(group_id, None)
+        self.holdings.reservations.pop(group_id, None)
         await self.session.link.collect()
 
     async def remove(self, group_ids: Sequence[str], *, reason: str = "removed") -> int:
@@ -275,7 +273,7 @@ class RedisReplayBuffer:
         named = distinct_ids(group_ids)
         count = await self.session.call(Remove(reason=reason, group_ids=named))
         for group_id in named:
-            self.reservations.pop(group_id, None)
+            self.holdings.reservations.pop(group_id, None)
         await self.session.link.collect()
         return count
 

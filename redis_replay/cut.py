@@ -181,22 +181,31 @@ class DataPlaneMutationCut:
             replacements=columns.replacements,
         )
         session = self._buffer.session
-        await session.attach()
-        if self._opened().store_epoch != session.link.run.store_epoch:
-            raise CutExpired("the run was restored since this cut was opened; nothing was applied")
+        try:
+            await session.attach()
+            self._require_epoch(session.link.run.store_epoch)
+        except BaseException:  # a cancellation too: nothing was sent
+            self._put_back()
+            raise
         self._reservations = await session.link.tasks.finish(
             partial(self._run, call), unclaimed=self._keep_undelivered
         )
+
+    def _require_epoch(self, store_epoch: int) -> None:
+        if self._opened().store_epoch != store_epoch:
+            raise CutExpired("the run was restored since this cut was opened; nothing was applied")
 
     async def _run(self, call: ApplyCut) -> tuple[Reservation, ...]:
         buffer = self._buffer
         asking = buffer.admission.asking(leaves_open=self._leaves_open)
         try:
-            with buffer.asking(*call.group_ids), asking:
+            with buffer.holdings.asking(*call.group_ids), asking:
                 fence = await buffer.session.call_now(call) or 0
                 if self._leaves_open and self._index is not None:
                     buffer.admission.given.add(self._index)
-                return tuple(buffer.hold(with_fence(draft, fence)) for draft in self._drafts)
+                return tuple(
+                    buffer.holdings.hold(with_fence(draft, fence)) for draft in self._drafts
+                )
         except ReplayError:
             self._put_back()
             raise
@@ -208,6 +217,6 @@ class DataPlaneMutationCut:
 
     async def _keep_undelivered(self, reservations: Sequence[Reservation]) -> None:
         """Leave applied reservations whose dispatcher was cancelled for the session's next look."""
-        self._buffer.undelivered.extend(reservations)
+        await self._buffer.holdings.keep(reservations)
         if self._leaves_open and self._index is not None:
             self._buffer.admission.undelivered.append(self._index)

@@ -217,21 +217,21 @@ class GroupFilter:
         return await session.link.tasks.finish(dropped, unclaimed=self._keep_undelivered)
 
     async def _run_drop(self, call: Drop, draft: Reservation | None) -> FilterOutcome:
-        with self.buffer.asking(*call.group_ids):
+        with self.buffer.holdings.asking(*call.group_ids):
             return self._received(await self.buffer.session.call_now(call), call, draft)
 
     def _received(
         self, reply: tuple[int, int, int | None] | None, call: Drop, draft: Reservation | None
     ) -> FilterOutcome:
-        self.buffer.reservations.pop(call.group_id, None)
+        self.buffer.holdings.reservations.pop(call.group_id, None)
         self.buffer.session.link.tasks.start(self.buffer.session.link.collect)
         if reply is None or draft is None:
             return FilterOutcome(kept=False)
         fence, number, target_step = reply
         made = replace(draft, fence=fence, replacement_index=number, target_step=target_step)
-        return FilterOutcome(kept=False, replacement=self.buffer.hold(made))
+        return FilterOutcome(kept=False, replacement=self.buffer.holdings.hold(made))
 
     async def _keep_undelivered(self, outcome: FilterOutcome) -> None:
         """Leave a replacement whose caller was cancelled for the session's next look."""
         if outcome.replacement is not None:
-            self.buffer.undelivered.append(outcome.replacement)
+            await self.buffer.holdings.keep([outcome.replacement])

@@ -389,9 +389,7 @@ class ReplayStore(OfOneProcess):
 
 def forget_session(buffer: RedisReplayBuffer) -> None:
     """Have a buffer know nothing of what its session held, which a restore has ended."""
-    for known in (buffer.undelivered, buffer.asked, buffer.reservations):
-        known.clear()
-    buffer.may_hold_unseen = False
+    buffer.holdings.forget()
     buffer.claims.forget()
     buffer.commits.forget()
     buffer.admission.forget()

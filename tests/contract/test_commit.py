@@ -205,7 +205,7 @@ async def test_a_group_that_has_ended_is_forgotten_by_its_holder(runs: Runs) -> 
         await driver.buffer.remove(["refused"])
         with pytest.raises(UnknownGroup):
             await commit(store, "refused")
-        assert {} == store.buffer.reservations
+        assert {} == store.buffer.holdings.reservations
 
 
 async def test_a_ready_group_of_another_attempt_is_not_overwritten(runs: Runs) -> None:

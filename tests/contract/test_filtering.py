@@ -339,7 +339,7 @@ async def test_a_replacement_whose_caller_was_cancelled_is_found_by_the_next_loo
         assert scope.cancelled_caught
 
         async def kept() -> bool:
-            return bool(rollout.buffer.undelivered)
+            return bool(rollout.buffer.holdings.undelivered)
 
         await until(kept, what="the replacement was kept for the session")
         [found] = await rollout.take_tickets(max_tickets=4, weight_version=0)

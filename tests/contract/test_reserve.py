@@ -285,7 +285,7 @@ async def test_a_reservation_whose_caller_was_cancelled_gives_its_place_back(
         await collected(store)
         stats = await store.stats()
         assert (0, {"aborted:cancelled": 1}) == (stats.occupancy, stats.ends)
-        assert {} == store.buffer.reservations
+        assert {} == store.buffer.holdings.reservations
 
 
 async def test_a_full_buffer_drops_no_finished_work_and_stops_no_commit(runs: Runs) -> None:

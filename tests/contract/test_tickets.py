@@ -136,7 +136,7 @@ async def test_reservations_of_a_cancelled_cut_come_before_other_tickets(runs: R
         await leave(store, "ticket")
         async with rollout.mutation() as cut:
             cut.reserve(2, group_id="mine", prompt_ref=b"m")
-        rollout.buffer.undelivered.extend(cut.reservations)
+        rollout.buffer.holdings.undelivered.extend(cut.reservations)
         first = await rollout.take_tickets(max_tickets=1, weight_version=2)
         assert ["mine"] == [ticket.group_id for ticket in first]
         second = await rollout.take_tickets(max_tickets=1, weight_version=2)

@@ -47,6 +47,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "groups",
                 "heart",
                 "loop_thread",
+                "holdings",
                 "reading",
                 "reservations",
                 "rollout",
