@@ -1,6 +1,6 @@
 """The blocking API as type checkers see it; written by scripts/sync_stub.py."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Protocol
@@ -377,10 +377,7 @@ class RedisReplayBuffer:
     session: Any
     claims: Any
     admission: Any
-    undelivered: list[Reservation]
-    asked: set[str]
-    may_hold_unseen: bool
-    reservations: dict[str, Reservation]
+    holdings: Any
     commits: Any
     @property
     def partition_id(self) -> str:
@@ -405,10 +402,8 @@ class RedisReplayBuffer:
         replacement_index: int = 0,
     ) -> Reservation:
         """Wait until there is a place, then `reserve`. Cancelled, it holds nothing."""
-    def asking(self, group_ids: str) -> Generator[None]:
-        """Ask for reservations in the block; without an answer they may exist unseen."""
-    def hold(self, reservation: Reservation) -> Reservation:
-        """Remember a reservation of this session, so that `commit` finds its fence."""
+    def take_tickets(self, *, max_tickets: int, weight_version: int) -> list[Reservation]:
+        """Take redispatch tickets: reserved groups whose holder is gone, in buffer order."""
     def commit(
         self,
         group_id: str,
