@@ -123,11 +123,12 @@ async def test_the_index_of_a_cancelled_admission_is_given_at_a_closed_gate_too(
         sampler = sampler_of(store, "in_order", 0)
         await sampler.flush()
         gateway: Any = store.buffer.session.link.gateway
-        send, sent = gateway.call, anyio.Event()
+        send, sent, gone = gateway.call, anyio.Event(), anyio.Event()
 
         async def announced(call: Any, *arguments: Any, **options: Any) -> Any:
             if call.SCRIPT == "admit":
                 sent.set()
+                await gone.wait()
             return await send(call, *arguments, **options)
 
         gateway.call = announced
@@ -135,6 +136,7 @@ async def test_the_index_of_a_cancelled_admission_is_given_at_a_closed_gate_too(
             tasks.start_soon(admit, sampler, 0)
             await sent.wait()
             tasks.cancel_scope.cancel()
+        gone.set()
         await collected(store)
         assert [0] == store.buffer.admission.undelivered
         assert not await blocks(sampler.wait_until_admissible, 0)
