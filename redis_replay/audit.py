@@ -342,7 +342,7 @@ async def _check_pins(gateway: Gateway, copy: ControlCopy) -> list[Violation]:
                 ("ZSCORE", gateway.keyspace.control(Key.PINNED), entry),
             ]
         )
-        refers = any(packed and packed.split(b" ")[6] == fence.encode() for packed in kept[:-1])
+        refers = any(packed and packed.split(b" ")[6:7] == [fence.encode()] for packed in kept[:-1])
         if not refers and kept[-1] is not None:
             found.append(Violation(13, f"{entry!r} is pinned and in no checkpoint"))
     return found

@@ -92,3 +92,6 @@ class _Way:
 
     async def read(self, ranges: Any) -> Any:
         return await self._interruption.exchange(lambda: self._way.read(ranges))
+
+    async def close(self) -> None:
+        await self._way.close()

@@ -55,6 +55,7 @@ Call = Callable[[LostTrainer], Awaitable[Any]]
 CALLS: Mapping[type, Mapping[str, Call]] = {
     TrainerSession: {
         "select": lambda lost: lost.trainer.select(lost.sampler, **ONE),
+        "bookmark": lambda lost: lost.trainer.bookmark(),
         "commit_step": lambda lost: lost.trainer.commit_step(0),
         "skip_step": lambda lost: lost.trainer.skip_step(0),
         "abort_step": lambda lost: lost.trainer.abort_step(),
@@ -66,6 +67,10 @@ CALLS: Mapping[type, Mapping[str, Call]] = {
     },
     RedisReplayBuffer: {
         "reserve": lambda lost: lost.trainer.buffer.reserve(0),
+        "quarantine": lambda lost: lost.trainer.buffer.quarantine([lost.claimed]),
+        "take_tickets": lambda lost: lost.trainer.buffer.take_tickets(
+            max_tickets=1, weight_version=0
+        ),
         "reserve_when_free": lambda lost: lost.trainer.buffer.reserve_when_free(0),
         "commit": lambda lost: lost.trainer.buffer.commit(lost.reserved.group_id, rows(), **PLACE),
         "abort": lambda lost: lost.trainer.buffer.abort(

@@ -219,7 +219,7 @@ async def test_a_clean_audit_names_every_invariant_and_exits_0(cli: CommandLine,
     async with busy_run(str(cli.url), run):
         finished = await cli("audit", "--run", run)
         document = (await cli("audit", "--run", run, "--json")).document
-    assert (0, 12) == (finished.status, finished.out.count(" ok\n"))
+    assert (0, 13) == (finished.status, finished.out.count(" ok\n"))
     assert "Every invariant holds." in finished.out
     assert (True, [], 4) == (document["clean"], document["violations"], document["groups_checked"])
     assert {"reserved": 2, "ready": 1, "claimed": 1, "quarantined": 0} == document["live"]
