@@ -50,7 +50,7 @@ def group_of(name: str) -> list[dict[str, Any]]:
 async def test_payload_survives_a_storm_of_broken_connections(
     real_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: TransferWay
 ) -> None:
-    monkeypatch.setattr(connect, "_SOCKET_TIMEOUT_SECONDS", SILENCE_SECONDS)
+    monkeypatch.setattr(connect, "SILENCE_SECONDS", SILENCE_SECONDS)
     monkeypatch.setattr(channels, "_SILENCE_SECONDS", SILENCE_SECONDS)
     run = f"test-{secrets.token_hex(6)}"
     names = [[f"{w}-{at}" for at in range(GROUPS_EACH)] for w in range(WRITERS)]
