@@ -17,7 +17,7 @@ from redis_replay._redis.gateway import TransferWay
 from redis_replay.errors import StoreError
 from redis_replay.session import COMMITS_AT_ONCE
 from tests.contract.keyspace import nothing_changed
-from tests.harness import Runs, rows
+from tests.harness import Runs, rows, until
 
 pytestmark = pytest.mark.anyio
 
@@ -193,6 +193,46 @@ async def test_many_large_commits_at_once_need_the_memory_of_a_few(runs: Runs) -
         finally:
             tracemalloc.stop()
         assert peak < (COMMITS_AT_ONCE + 2) * 2 * MIB * 1.125 + 4 * MIB
+
+
+async def test_a_commit_cancelled_before_its_turn_has_written_nothing(runs: Runs) -> None:
+    async with runs.open() as store:
+        link = store.buffer.session.link
+        link.commit_room = anyio.Semaphore(1)
+        for name in ("first", "second", "third"):
+            await store.buffer.reserve(0, group_id=name)
+        gateway: Any = link.gateway
+        send, may_go, arrived = gateway.call, anyio.Event(), anyio.Event()
+
+        async def held(call: Any, *arguments: Any, **options: Any) -> Any:
+            if call.SCRIPT == "commit":
+                arrived.set()
+                await may_go.wait()
+            return await send(call, *arguments, **options)
+
+        gateway.call = held
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(commit, store, "first", rows())
+            await arrived.wait()
+            async with anyio.create_task_group() as second:
+                second.start_soon(commit, store, "second", rows())
+                await until_waiting(link.commit_room)
+                second.cancel_scope.cancel()
+            may_go.set()
+        await commit(store, "third", rows())
+        states = {slot.group_id: slot.state.value for slot in await store.buffer.slots()}
+        assert {"first": "ready", "second": "reserved", "third": "ready"} == states
+        assert 2 == len(await runs.payload_keys())
+        await commit(store, "second", rows())
+
+
+async def until_waiting(room: anyio.Semaphore) -> None:
+    """Wait until somebody waits for the room."""
+
+    async def is_waited_for() -> bool:
+        return room.statistics().tasks_waiting > 0
+
+    await until(is_waited_for, what="a commit waited for its turn")
 
 
 async def test_commits_that_wait_for_their_turn_are_finished_before_the_session_ends(
