@@ -262,11 +262,15 @@ async def checkpoints_full(runs: Runs, store: Any) -> Met:
 
 async def checkpoint_building(runs: Runs, store: Any) -> Met:
     await store.checkpoints.create("a")
+    saved_id = (await store.checkpoints.record("a")).saved_id
     record = await runs.client.hget(control_key(runs, Key.CHECKPOINTS), "a")
     items = [b"building", *unpack_items(record)[1:]]
     packed = b"".join(b"%d:%s" % (len(item), item) for item in items)
     await runs.client.hset(control_key(runs, Key.CHECKPOINTS), "a", packed)
-    return errors.CheckpointDamaged, "'a' is building", store.checkpoints.restore("a")
+    sent = raised(
+        send_plain(store.buffer.session, Restore("a", "all", "", "token", (saved_id,), ()))
+    )
+    return errors.CheckpointDamaged, "'a' is building", sent
 
 
 async def checkpoint_damaged(runs: Runs, store: Any) -> Met:
