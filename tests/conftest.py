@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -16,6 +17,9 @@ import redis.asyncio
 
 from redis_replay import embedded
 from tests.harness import Runs
+
+# A shell's background job ignores interrupts, and so would the programs that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
