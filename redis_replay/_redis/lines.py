@@ -22,6 +22,7 @@ from redis_replay._redis.resp import pack_commands
 from redis_replay._redis.transfer import Command
 
 _MOST_LINES: Final = 32
+_FAREWELL_SECONDS: Final = 1.0
 
 
 @dataclass
@@ -56,14 +57,19 @@ class Lines:
     async def _new_line(self) -> AbstractConnection:
         line = self.target.connection()
         open_line: Callable[[], Awaitable[None]] = line.connect
-        await open_line()
+        try:
+            await open_line()
+        except BaseException:  # cancelled while it greets the server, it would stay open
+            await line.disconnect(nowait=True)
+            raise
         line.socket_timeout = None  # `_exchange` has a timer of its own
         return line
 
     async def close(self) -> None:
         """Close the lines that nobody uses."""
         while self._kept:
-            await self._kept.pop().disconnect(nowait=True)
+            with anyio.move_on_after(_FAREWELL_SECONDS):  # TLS takes leave of its peer
+                await self._kept.pop().disconnect()
 
 
 async def _exchange(line: AbstractConnection, commands: Sequence[Command]) -> list[Any]:

@@ -125,7 +125,7 @@ async def compete(runs: Runs, url: str, *, batches: int) -> Reader:
 
 @pytest.mark.parametrize("client", ["real"], indirect=True)
 async def test_a_reader_at_full_speed_sees_whole_batches_only(runs: Runs, real_server: str) -> None:
-    reader = await compete(runs, real_server, batches=200)
+    reader = await compete(runs, real_server, batches=600)
     assert reader.rounds >= 200
     assert len(reader.seen) >= 50
 
