@@ -33,7 +33,14 @@ BARE_NAMES = frozenset({"data", "idx", "obj", "tmp"})
 """Names that need a word before them: which data, whose index."""
 
 FIRST_PICTURE = 0x1F000
-SOURCES = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua"), *(ROOT / "tests").rglob("*.py")])
+SOURCES = sorted(
+    [
+        *PACKAGE.rglob("*.py"),
+        *PACKAGE.rglob("*.lua"),
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "scripts").rglob("*.py"),
+    ]
+)
 TEXTS = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in (*SOURCES, *DOCUMENTS)

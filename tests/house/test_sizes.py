@@ -12,7 +12,11 @@ MODULE_LINES = 400
 VERB_LINES = 89
 LIBRARY_LINES = 59
 LUA_COLUMNS = 120
-PYTHON_FILES = [*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+PYTHON_FILES = [
+    *PACKAGE.rglob("*.py"),
+    *(ROOT / "tests").rglob("*.py"),
+    *(ROOT / "scripts").rglob("*.py"),
+]
 
 
 def longer_than(most: int, paths: Iterable[Path]) -> Mapping[str, int]:

@@ -2,15 +2,13 @@
 
 Each round starts a trainer process that claims a batch, and then either kills it with SIGKILL or
 leaves it alive; the clock runs from that instant until the next trainer has claimed the same batch.
-Run it in the project's environment: ``python scripts/takeover_times.py [--json FILE]``.
+No target says how long it may take: ``scripts/bench --takeover`` runs it alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,7 +19,8 @@ from typing import Any
 
 import anyio
 
-from redis_replay import ReplayStore, Rule, Selection, TrainerSession, __version__, open_store
+from benchmarks.machine import machine_facts, version_facts
+from redis_replay import ReplayStore, Rule, Selection, TrainerSession, open_store
 from redis_replay.embedded import open_embedded
 
 GROUPS = 64
@@ -97,7 +96,7 @@ async def time_of(store: ReplayStore, url: str, case: Case) -> float:
 
 def start_holder(url: str) -> subprocess.Popen[str]:
     """Start the trainer that is replaced and wait until it holds the batch."""
-    command = [sys.executable, __file__, "--hold", url]
+    command = [sys.executable, "-m", "benchmarks.takeover", url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     if process.stdout is None or process.stdout.readline() != "holds\n":
         raise SystemExit("the trainer process did not come up")
@@ -120,28 +119,19 @@ async def measure(url: str, rounds: int) -> list[dict[str, Any]]:
     ]
 
 
-def main() -> None:
-    """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--hold", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.hold:
-        anyio.run(hold, arguments.hold)
-        return
-    logging.disable(logging.WARNING)
+def show_takeovers(rounds: int, path: Path | None) -> None:
+    """Measure, print, and write the figures to a file if one is given."""
     with open_embedded(None) as lease:
-        rows = anyio.run(measure, lease.url, arguments.rounds)
-    print(f"{GROUPS} groups, a lease of {LEASE_SECONDS:g} s, {arguments.rounds} rounds")
+        rows = anyio.run(measure, lease.url, rounds)
+    print(f"{GROUPS} groups, a lease of {LEASE_SECONDS:g} s, {rounds} rounds")
     for row in rows:
         print(f"{row['case']:<40}{row['median_ms']:>9.1f} ms{row['longest_ms']:>9.1f} ms longest")
-    if arguments.json:
-        facts = {"machine": platform.platform(), "python": platform.python_version()}
-        settings = {"groups": GROUPS, "lease_seconds": LEASE_SECONDS, "rounds": arguments.rounds}
-        document = {"version": __version__, **settings, **facts, "rows": rows}
-        arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    if path is not None:
+        settings = {"groups": GROUPS, "lease_seconds": LEASE_SECONDS, "rounds": rounds}
+        facts = {"machine": machine_facts(), "versions": version_facts()}
+        path.write_text(json.dumps({**settings, **facts, "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    logging.disable(logging.WARNING)
+    anyio.run(hold, sys.argv[1])

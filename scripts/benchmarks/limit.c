@@ -1,7 +1,7 @@
 /* What one connection carries without a client library: SET or GET of keys over a unix socket, one
  * command at a time, from and into memory that is touched before the clock starts.
  *
- * Usage: transfer_limit SOCKET set|get PREFIX FIRST COUNT BYTES
+ * Usage: limit SOCKET set|get PREFIX FIRST COUNT BYTES
  * Prints the seconds that COUNT commands took on the keys PREFIX<FIRST>, PREFIX<FIRST+1>, ...
  */
 #include <errno.h>
@@ -52,7 +52,7 @@ static void receive(int fd, char *into, size_t wanted) {
 
 int main(int argc, char **argv) {
     if (argc != 7) {
-        fprintf(stderr, "usage: transfer_limit SOCKET set|get PREFIX FIRST COUNT BYTES\n");
+        fprintf(stderr, "usage: limit SOCKET set|get PREFIX FIRST COUNT BYTES\n");
         return 2;
     }
     int set = !strcmp(argv[2], "set");
