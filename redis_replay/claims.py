@@ -17,7 +17,7 @@ import anyio
 
 from redis_replay._redis.frames import SessionScript
 from redis_replay._redis.keys import Key
-from redis_replay._redis.records import SlotRecord
+from redis_replay._redis.records import CommittedSlot, SlotRecord
 from redis_replay._redis.scripts import Claim, Claimed, ClaimExact, Requeue, Settle, Transfer
 from redis_replay.checkpoint_info import new_saved_id, now_ms
 from redis_replay.damage import Damage, quarantine
@@ -29,7 +29,7 @@ from redis_replay.session import Session
 from redis_replay.stats import read_held, read_named
 from redis_replay.types import MAX_GROUPS_PER_CALL
 
-Taken = tuple[list[SlotRecord], KVBatchMeta | None]
+Taken = tuple[Claimed, KVBatchMeta] | None
 
 
 @dataclass
@@ -82,8 +82,8 @@ class Claims:
     ) -> tuple[KVBatchMeta | None, int]:
         await self.session.attach()
         work = partial(self._take, call, current_train_weight)
-        slots, meta = await self.session.link.tasks.finish(work, unclaimed=self._give_back_unread)
-        return meta, len(slots)
+        taken = await self.session.link.tasks.finish(work, unclaimed=self._give_back_unread)
+        return (None, 0) if taken is None else (taken[1], len(taken[0].slots))
 
     async def _take(self, call: SessionScript[Claimed | None], weight: int | None) -> Taken:
         """Claim and describe. Only groups whose metas were read count as seen."""
@@ -95,7 +95,7 @@ class Claims:
                 self._may_hold_unseen = True
                 raise
             if found is None:
-                return [], None
+                return None
             self._may_hold_unseen = True
             damage = Damage()
             with suppress(PayloadDamaged):  # read one by one then
@@ -105,12 +105,12 @@ class Claims:
             meta = self._described(found.slots, records, weight)
             self.batches.append(found.number)
             self._may_hold_unseen = False
-            return found.slots, meta
+            return found, meta
 
     async def _give_back_unread(self, taken: Taken) -> None:
         """Requeue groups whose claimer was cancelled before it could know them."""
-        for number in {slot.batch for slot in taken[0] if slot.batch in self.batches}:
-            self.batches.remove(number or 0)
+        if taken is not None and taken[0].number in self.batches:
+            self.batches.remove(taken[0].number)
             self._may_hold_unseen = True
         await self.give_back_unseen()
 
@@ -122,7 +122,7 @@ class Claims:
 
     def _described(
         self,
-        slots: Sequence[SlotRecord],
+        slots: Sequence[CommittedSlot],
         records: Sequence[GroupRecord],
         current_train_weight: int | None,
     ) -> KVBatchMeta:

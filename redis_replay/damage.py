@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from redis_replay._redis.records import SlotRecord
+from redis_replay._redis.records import CommittedSlot
 from redis_replay._redis.run_scripts import Quarantine
 from redis_replay.attachment import Attachment
 from redis_replay.errors import PayloadDamaged, ReplayError, StaleAttempt, UnknownGroup
@@ -56,24 +56,24 @@ async def quarantine(
 class Damage:
     """The damaged groups that one call came across, with the first error of each."""
 
-    found: dict[str, tuple[SlotRecord, PayloadDamaged]] = field(default_factory=dict)
+    found: dict[str, tuple[CommittedSlot, PayloadDamaged]] = field(default_factory=dict)
 
     @contextmanager
-    def noted(self, slot: SlotRecord) -> Generator[None]:
+    def noted(self, slot: CommittedSlot) -> Generator[None]:
         """Note the group where the block finds it damaged, and go on after the block."""
         try:
             yield
         except PayloadDamaged as error:
             self.found.setdefault(slot.group_id, (slot, error))
 
-    async def read_records(self, link: Link, slots: Sequence[SlotRecord]) -> list[GroupRecord]:
+    async def read_records(self, link: Link, slots: Sequence[CommittedSlot]) -> list[GroupRecord]:
         """Return the records of the groups whose record can be read; the others are noted."""
         try:
             return await link.records.read(slots)
         except PayloadDamaged:
             return [record for slot in slots for record in await self._read_record(link, slot)]
 
-    async def _read_record(self, link: Link, slot: SlotRecord) -> list[GroupRecord]:
+    async def _read_record(self, link: Link, slot: CommittedSlot) -> list[GroupRecord]:
         with self.noted(slot):
             return await link.records.read([slot])
         return []

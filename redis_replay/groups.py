@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import repeat
 from typing import Any, Final, cast
 
 import msgpack
 
 from redis_replay._redis.gateway import Reads
 from redis_replay._redis.keys import Key, Keyspace, group_field
-from redis_replay._redis.records import SlotRecord
+from redis_replay._redis.records import CommittedSlot
 from redis_replay.codec import Value, decode_value, encode_value
 from redis_replay.directory import Directory, require_known_format
 from redis_replay.dynamic_sampling import PromptGroupRecord
@@ -27,6 +28,7 @@ from redis_replay.payloads import EncodedGroup, chunk_offsets
 CHUNK_BYTES: Final = 16 * 1024 * 1024
 _RECORD_FORMAT: Final = 1
 _MOST_KNOWN: Final = 1024
+_copy: Final = dict[str, Any].copy
 
 
 @dataclass
@@ -122,7 +124,7 @@ def unpack_record(group_id: str, stored: bytes) -> GroupRecord:
         SchemaMismatch: a newer version of this package wrote it.
     """
     try:
-        unpacked = msgpack.unpackb(stored)
+        unpacked = msgpack.unpackb(stored, use_list=False)
         require_known_format(
             unpacked[0], known=_RECORD_FORMAT, what=f"group {group_id!r}: its record"
         )
@@ -175,7 +177,7 @@ class GroupRecords:
     gateway: Reads
     _known: dict[tuple[str, int], GroupRecord] = field(default_factory=dict)
 
-    async def read(self, slots: Sequence[SlotRecord]) -> list[GroupRecord]:
+    async def read(self, slots: Sequence[CommittedSlot]) -> list[GroupRecord]:
         """Return the records of committed groups. Raises as `read_records`."""
         named = [(slot.group_id, slot.payload_fence or 0) for slot in slots]
         unknown = [name for name in named if name not in self._known]
@@ -184,7 +186,7 @@ class GroupRecords:
         self._remember(found)
         return records
 
-    def keep(self, slots: Sequence[SlotRecord], stored: Sequence[bytes]) -> None:
+    def keep(self, slots: Sequence[CommittedSlot], stored: Sequence[bytes]) -> None:
         """Keep records that came with a claim, one for each slot, empty where one is gone.
 
         Raises:
@@ -194,7 +196,7 @@ class GroupRecords:
             {
                 (slot.group_id, slot.payload_fence or 0): unpack_record(slot.group_id, blob)
                 for slot, blob in zip(slots, stored, strict=False)
-                if blob
+                if blob and (slot.group_id, slot.payload_fence) not in self._known
             }
         )
 
@@ -206,7 +208,7 @@ class GroupRecords:
 
 def sample_ids_of(group_id: str, rows: int) -> list[str]:
     """Return the ids of a group's samples: ``{group_id}_g{row}``."""
-    return [group_id + suffix for suffix in _suffixes(rows)]
+    return list(map(group_id.__add__, _suffixes(rows)))
 
 
 @cache
@@ -228,7 +230,7 @@ def split_sample_id(sample_id: str) -> tuple[str, int]:
 
 def batch_meta(
     partition_id: str,
-    slots: Sequence[SlotRecord],
+    slots: Sequence[CommittedSlot],
     records: Sequence[GroupRecord],
     *,
     current_train_weight: int | None,
@@ -251,7 +253,10 @@ def batch_meta(
             "end_weight_version": slot.finish,
             "target_step": slot.target,
         }
-        tags += [{**tag, **facts} if tag else facts.copy() for tag in record.tags]
+        if any(record.tags):
+            tags += [{**tag, **facts} for tag in record.tags]
+        else:
+            tags += map(_copy, repeat(facts, len(record.tags)))
     extra: dict[str, Any] = {
         "group_ids": [slot.group_id for slot in slots],
         "start_weight_versions": [slot.start for slot in slots],

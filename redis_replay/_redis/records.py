@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from redis_replay.errors import StoreCorrupted
 from redis_replay.types import GroupState, SlotView
@@ -100,6 +100,45 @@ class SlotRecord(NamedTuple):
             training_requeues=self.requeues,
             replacement_index=self.replacement,
         )
+
+
+class CommittedSlot(Protocol):
+    """What is needed of a slot to find and describe a group's rows."""
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def finish(self) -> int | None: ...
+
+    @property
+    def target(self) -> int | None: ...
+
+    @property
+    def payload_fence(self) -> int | None: ...
+
+
+class ClaimedSlot(NamedTuple):
+    """What a claim says of each of its groups, which is no more than its caller needs."""
+
+    group_id: str
+    start: int
+    finish: int
+    target: int | None
+    payload_fence: int
+
+    @classmethod
+    def parse_all(cls, group_ids: list[bytes], facts: bytes) -> list[ClaimedSlot]:
+        """Read the ids of groups, and the words of all of them, ``-`` for no target step."""
+        numbers: list[Any] = [None if word == b"-" else int(word) for word in facts.split()]
+        columns = (numbers[at::4] for at in range(4))
+        return [
+            cls(group_id.decode(), *words)
+            for group_id, *words in zip(group_ids, *columns, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from redis_replay._redis.frames import (
 )
 from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import ScriptCall
-from redis_replay._redis.records import SlotRecord
+from redis_replay._redis.records import ClaimedSlot, SlotRecord
 from redis_replay._redis.run_scripts import (
     Acknowledge,
     Attach,
@@ -137,15 +137,16 @@ class Claimed(NamedTuple):
     """
 
     number: int
-    slots: list[SlotRecord]
+    slots: list[ClaimedSlot]
     records: list[bytes]
 
 
 def _parse_claim(details: list[bytes]) -> Claimed | None:
     if not details:
         return None
-    end = 2 + 2 * int(details[1])
-    return Claimed(int(details[0]), SlotRecord.parse_pairs(details[2:end]), details[end:])
+    number, end = int(details[0]), 3 + int(details[1])
+    slots = ClaimedSlot.parse_all(details[3:end], details[2])
+    return Claimed(number, slots, details[end:])
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ class Transfer(SessionScript[int]):
     KEYS = (*SESSION_KEYS, *CLAIM_ENDING_KEYS, Key.SLOTS)
 
     def parse(self, details: list[bytes]) -> int:
-        return len(details) // 2  # the claim number, then each group's id and slot
+        return int(details[1]) if details else 0
 
 
 @dataclass(frozen=True)

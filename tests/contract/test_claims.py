@@ -312,6 +312,23 @@ async def test_a_member_that_does_not_fit_its_record_stops_a_claim(
         assert [group_id] == meta.extra_info["group_ids"]
 
 
+@pytest.mark.parametrize("word", range(1, 15))
+async def test_a_damaged_record_stops_a_claim_before_it_writes(runs: Runs, word: int) -> None:
+    async with runs.open() as store:
+        healthy, damaged = await commit_ready(store, 0), await commit_ready(store, 0)
+        key = control_key(runs, Key.SLOTS)
+        record = await runs.client.hget(key, damaged)
+        words = record.split(b" ")
+        await runs.client.hset(key, damaged, b" ".join([*words[:word], *words[word + 1 :]]))
+        async with nothing_changed(runs):
+            with pytest.raises(StoreCorrupted, match=damaged):
+                await store.buffer.claim(pick(1, 4))
+            with pytest.raises(StoreCorrupted, match=damaged):
+                await store.buffer.claim_for_training([healthy, damaged])
+        await runs.client.hset(key, damaged, record)
+        assert (await store.buffer.claim(pick(1, 4)))[1] == 2
+
+
 async def test_a_session_that_was_replaced_claims_nothing(runs: Runs) -> None:
     async with runs.open() as store, runs.open() as other, store.trainer(owner="job") as older:
         await commit_ready(store, 0)

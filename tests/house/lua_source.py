@@ -25,7 +25,9 @@ _COMMENT = re.compile(r"^ *--.*$", re.MULTILINE)
 _KEY = re.compile(r"\bkeys\.(\w+)")
 _ARGUMENT = re.compile(r"\bargs\.(\w+)")
 _REFUSED = re.compile(r"control\.head\('(\w+)'|return \{ '(\w+)'")
-_LOADED = re.compile(r"slot\.(?:load|load_listed|unfit)\((?:[^()]|\([^()]*\))*?,\s*'([a-z ]+)'\)")
+_LOADED = re.compile(
+    r"(?:slot|packed)\.(?:load|load_listed|unfit)\((?:[^()]|\([^()]*\))*?,\s*'([a-z ]+)'\)"
+)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from lupa import lua51
 
 from redis_replay._redis.lua import read_source
-from redis_replay._redis.records import ControlRecord, OwnerRecord, SlotRecord, unpack_items
+from redis_replay._redis.records import (
+    ClaimedSlot,
+    ControlRecord,
+    OwnerRecord,
+    SlotRecord,
+    unpack_items,
+)
 from redis_replay.errors import StoreCorrupted
 from redis_replay.types import GroupState
 
@@ -127,6 +133,11 @@ def test_a_damaged_record_is_named_and_not_read(record: bytes) -> None:
 def test_pairs_are_ids_and_records_in_turn() -> None:
     other = SLOT._replace(group_id="h")
     assert [SLOT, other] == SlotRecord.parse_pairs([b"g", WORDS, b"h", WORDS])
+
+
+def test_what_a_claim_says_of_its_groups_is_four_words_each() -> None:
+    found = ClaimedSlot.parse_all([b"g", b"h"], b"3 4 - 7 3 5 6 8")
+    assert [ClaimedSlot("g", 3, 4, None, 7), ClaimedSlot("h", 3, 5, 6, 8)] == found
 
 
 def test_a_member_sorts_by_order_whatever_the_id() -> None:

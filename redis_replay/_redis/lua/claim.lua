@@ -6,22 +6,23 @@
 --   batches groups counters sessions owners events
 -- Args: rule lowest highest minimum maximum
 -- States: ready -> claimed
--- Returns: the claim number, the number of groups, each one's id and slot, then each one's immutable record (not when
---   repeated); nothing when fewer than minimum
+-- Returns: the claim number, the number of groups, four words of each (start, finish, target and payload fence) in one
+--   string, their ids, then their immutable records (not when repeated); nothing when fewer than minimum
 -- Refusals: TOO_MANY CORRUPT
 -- include: session
 -- include: pick
 -- include: owner
 -- include: batch
+-- include: taking
 local refusal = session.open()
 if refusal then return refusal end
 local members = pick[args.rule]()
 if #members < args.minimum then return control.head('OK') end
 refusal = batch.check_room(args.epoch, #members)
 if refusal then return refusal end
-local slots, corrupt = slot.load_listed(members, 'ready')
-if not slots then return corrupt end
-local number, items = batch.give(slots, owner.read(args.owner), args.highest)
-redis.call('HINCRBY', keys.counters, 'claimed_total', #slots)
-local answer = session.close('claim', slot.ids(members), text.whole(number), text.whole(#slots), unpack(items))
-return batch.describe(answer, slots)
+local ids = slot.ids(members)
+local records, corrupt = packed.load_listed(ids, 'ready')
+if not records then return corrupt end
+local answer, entries = taking.give(ids, members, records, owner.read(args.owner), args.highest)
+if not answer then return entries end
+return taking.describe(session.close('claim', ids, unpack(answer)), entries)

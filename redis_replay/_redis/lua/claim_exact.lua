@@ -7,17 +7,18 @@
 -- Args: group_ids
 -- States: ready -> claimed
 -- Returns: as `claim`, in the order given
--- Refusals: UNKNOWN STATE TOO_MANY
+-- Refusals: UNKNOWN STATE TOO_MANY CORRUPT
 -- include: session
 -- include: owner
 -- include: batch
+-- include: taking
 local refusal = session.open()
 if refusal then return refusal end
 refusal = batch.check_room(args.epoch, #args.group_ids)
 if refusal then return refusal end
-local slots, unready = slot.load(args.group_ids, 'ready')
-if not slots then return unready end
-local number, items = batch.give(slots, owner.read(args.owner), control.version)
-redis.call('HINCRBY', keys.counters, 'claimed_total', #slots)
-local answer = session.close('claim', args.group_ids, text.whole(number), text.whole(#slots), unpack(items))
-return batch.describe(answer, slots)
+local records, unready = packed.load(args.group_ids, 'ready')
+if not records then return unready end
+local members = packed.members(args.group_ids, records)
+local answer, entries = taking.give(args.group_ids, members, records, owner.read(args.owner), control.version)
+if not answer then return entries end
+return taking.describe(session.close('claim', args.group_ids, unpack(answer)), entries)

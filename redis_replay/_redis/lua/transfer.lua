@@ -4,7 +4,7 @@
 -- Keys: meta slots claimed claimed_by_step claimed_by_owner batches acks sessions owners events
 -- Args: receiver step
 -- States: claimed -> claimed
--- Returns: the new claim number, then each group's id and record; nothing when there was no claim
+-- Returns: the new claim number, then the number of groups; nothing when there was no claim
 -- Refusals: RECEIVER TOO_MANY CORRUPT
 -- include: session
 -- include: owner
@@ -19,9 +19,9 @@ if #slots == 0 then return control.head('OK') end
 refusal = batch.check_room(receiver.epoch, receiver.epoch ~= args.epoch and #slots or 0)
 if refusal then return refusal end
 manifest.forget(slots, {})
-local number, items = batch.give(slots, receiver, args.step)
+local number = batch.hand_over(slots, receiver, args.step)
 local ids = {}
 for at, found in ipairs(slots) do
   ids[at] = found.id
 end
-return session.close('transfer', ids, text.whole(number), unpack(items))
+return session.close('transfer', ids, text.whole(number), text.whole(#ids))

@@ -6,12 +6,9 @@
 -- include: text
 local manifest = {}
 
-function manifest.write(number, holder, step, slots)
-  local items = { text.whole(holder.epoch), text.whole(step), text.whole(holder.world) }
-  for at, found in ipairs(slots) do
-    items[at + 3] = text.whole(found.payload_fence) .. ':' .. found.id
-  end
-  redis.call('HSET', keys.batches, text.whole(number), text.pack(items))
+function manifest.write(number, holder, step, entries)
+  local items = { text.whole(holder.epoch), text.whole(step), text.whole(holder.world), unpack(entries) }
+  redis.call('HSET', keys.batches, number, text.pack(items))
 end
 
 -- The ranks that have not acknowledged a claim; a claim of a single rank needs no acknowledgement.
