@@ -1,7 +1,8 @@
 -- restore: make the run what it was when a checkpoint was taken.
 --
 -- Why atomic: nobody sees half of it, and the raised store epoch refuses every session from before. Its work
--- grows with the buffer, which no other script's does but that of `create_checkpoint`; payload is not touched.
+-- grows with the buffer, which no other script's does but that of `create_checkpoint`: ready groups that live on
+-- as they were are compared, the others written. Payload is not touched.
 -- Orders, fences, seq and settings go on from where they are. Repeated, it is refused as stale, and the
 -- control record says under `restored_by` whose restore it was and under `restored` what it answered.
 -- Keys: meta slots prompts reserved ready claimed quarantined reserved_by_step ready_by_step claimed_by_step
@@ -13,15 +14,19 @@
 -- Refusals: NO_CHECKPOINT CHECKPOINT_BUILDING CHECKPOINT_DAMAGED CHECKPOINT_SETTINGS CHECKPOINT_CAPACITY
 --   CHECKPOINT_STEPS
 -- include: checkpoint
+-- include: fit
 -- include: revive
+-- include: inventory
 -- include: swap
 -- include: refill
+-- include: reopen
+-- include: position
 local refusal = control.open()
 if refusal then return refusal end
 local found = checkpoint.read(args.name)
 if not found or found.id ~= args.saved_ids[1] then return control.head('NO_CHECKPOINT', args.name) end
 if found.state ~= 'complete' then return control.head('CHECKPOINT_BUILDING', args.name, found.state) end
-refusal = swap.unlike()
+refusal = fit.unlike()
 if refusal then return refusal end
 local kept = redis.call('HMGET', saved[1].meta, 'trainer_version', 'dispatch_index', 'admitted', 'policy')
 local version, cursor = tonumber(kept[1] or ''), tonumber(kept[2] or '')
@@ -35,18 +40,14 @@ local plan = revive.plan(groups_per_step or 0, version, control.draw('next_fence
 plan.stamped = plan.stamped or kept[4] == 'in_order'
 if plan.placed > capacity then return control.head('CHECKPOINT_CAPACITY', settings[2], text.whole(plan.placed)) end
 
-swap.bury_live(plan.slots)
+local staying, stay, leaving, leave = inventory.compare(plan.records)
+inventory.bury_live(plan, staying, leaving)
 swap.exchange()
-local open = kept[3] and revive.open_indexes(plan, groups_per_step or 0, version, cursor) or {}
-for _, index in ipairs(open) do
-  redis.call('HSET', keys.admissions, index, '0 restore')
-  redis.call('HDEL', keys.steps, index .. ':lost', index .. ':replaced', index .. ':borrowed', index .. ':lent')
-end
-if args.mode == 'none' then redis.call('HDEL', keys.steps, 'carry:lost', 'carry:replaced') end
+local reopened = kept[3] and reopen.batches(plan, groups_per_step or 0, version, cursor) or 0
 control.version, control.cursor = version, cursor
-local totals = refill.groups(plan.slots, plan.left)
+local totals = refill.groups(plan, staying, leaving, stay > leave)
 local answer = { text.whole(totals.ready), text.whole(totals.reserved), text.whole(totals.quarantined),
-  text.whole(#open), text.whole(#plan.left), text.whole(args.store_epoch + 1) }
-refill.meta(text.pack(answer), plan.highest)
+  text.whole(reopened), text.whole(#plan.left), text.whole(args.store_epoch + 1) }
+position.take(text.pack(answer), plan.highest)
 control.close('restore', {}, '')
 return control.head('OK', unpack(answer))

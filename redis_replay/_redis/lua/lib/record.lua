@@ -20,6 +20,12 @@ function record.parse(group_id, packed)
     replacement = tonumber(replacement) }
 end
 
+-- Order, start, target, payload fence and bytes of a ready group's record, as they stand there, or nothing: what a
+-- restore must know of groups that did not change, at a third of the cost of `record.parse`.
+function record.ready(packed)
+  return string.match(packed, '^ready (%d+) %d+ (%d+) %S+ (%S+) (%d+) %- %S+ %- %S+ %- (%d+)')
+end
+
 function record.format(found)
   local words = { found.state }
   for at = 2, #FIELDS do

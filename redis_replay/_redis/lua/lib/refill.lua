@@ -1,55 +1,49 @@
--- refill: writes restored groups, and the control record that goes with them.
+-- refill: writes the groups of a restored run over the copies that were put in place.
 --
--- Keys: meta prompts counters ends
--- Args: token
+-- Keys: slots prompts counters ends
 -- include: listing
+-- include: ready_sets
 local refill = {}
 
 local SLICE = 500
 
--- Writes the slots and counts those left out as removed. Returns how many are in each state.
-function refill.groups(slots, left)
-  local totals, bytes = { ready = 0, reserved = 0, quarantined = 0 }, 0
+local function leave_out(left)
+  local ids = {}
+  for at, found in ipairs(left) do
+    ids[at] = found.id
+  end
+  for at = 1, #ids, SLICE do
+    local last = math.min(at + SLICE - 1, #ids)
+    redis.call('HDEL', keys.slots, unpack(ids, at, last))
+    redis.call('HDEL', keys.prompts, unpack(ids, at, last))
+  end
+  if #ids > 0 then
+    redis.call('HINCRBY', keys.counters, 'removed', #ids)
+    redis.call('HINCRBY', keys.ends, 'removed:restore', #ids)
+  end
+end
+
+local function add(slots)
   for at = 1, #slots, SLICE do
     listing.add({ unpack(slots, at, math.min(at + SLICE - 1, #slots)) })
   end
-  for _, found in ipairs(slots) do
-    totals[found.state], bytes = totals[found.state] + 1, bytes + (found.bytes or 0)
-  end
-  redis.call('HSET', keys.counters, 'payload_bytes', text.whole(bytes))
-  if #left > 0 then
-    redis.call('HINCRBY', keys.counters, 'removed', #left)
-    redis.call('HINCRBY', keys.ends, 'removed:restore', #left)
-  end
-  for _, found in ipairs(left) do
-    redis.call('HDEL', keys.prompts, found.id)
-  end
-  return totals
 end
 
--- Takes position and policy from the checkpoint; settings and counters go on from where they are.
-function refill.meta(answer, highest)
-  local live = redis.call('HMGET', keys.meta, 'policy', 'windows', 'loader_revision', 'next_order', 'dataset')
-  local kept = redis.call('HMGET', saved[1].meta, 'policy', 'windows', 'gate_window', 'admitted', 'drained_step',
-    'loader_state', 'dataset')
-  if not live[1] and kept[1] then
-    control.set('policy', kept[1])
-    control.set('windows', kept[2] or '')
+-- Brings slots, sets and counters in step with the plan, and counts those left out as removed. Returns how many
+-- groups are in each state. Sets of ready groups that are not in step afterwards are made anew.
+function refill.groups(plan, staying, leaving, edit)
+  local totals, bytes, stamped = { ready = plan.same, reserved = 0, quarantined = 0 }, plan.bytes, plan.same_stamped
+  for _, found in ipairs(plan.slots) do
+    totals[found.state], bytes = totals[found.state] + 1, bytes + (found.bytes or 0)
+    if found.state == 'ready' and found.target then stamped = stamped + 1 end
   end
-  if not live[1] or live[1] == kept[1] and live[2] == kept[2] then
-    control.window = tonumber(kept[3] or '')
-    control.set('gate_window', kept[3] or '')
+  leave_out(plan.left)
+  if edit then ready_sets.change(plan.records, staying, leaving) else ready_sets.make(plan.records) end
+  add(plan.slots)
+  if ready_sets.differ(totals.ready, stamped) then
+    ready_sets.make(plan.records)
+    add(plan.slots)
   end
-  redis.call('HDEL', keys.meta, 'admitted', 'drained_step', 'loader_state', 'last_step', 'last_claims', 'last_answer')
-  for at, name in ipairs({ 'admitted', 'drained_step', 'loader_state' }) do
-    if kept[at + 3] then control.set(name, kept[at + 3]) end
-  end
-  if kept[7] and (live[5] or '') == '' then control.set('dataset', kept[7]) end
-  control.set('trainer_version', text.whole(control.version))
-  control.set('dispatch_index', text.whole(control.cursor))
-  control.set('loader_revision', text.whole(tonumber(live[3]) + 1))
-  control.set('next_order', text.whole(math.max(highest, tonumber(live[4]))))
-  control.set('store_epoch', text.whole(args.store_epoch + 1))
-  control.set('restored_by', args.token)
-  control.set('restored', answer)
+  redis.call('HSET', keys.counters, 'payload_bytes', text.whole(bytes))
+  return totals
 end

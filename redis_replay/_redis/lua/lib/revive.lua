@@ -1,37 +1,46 @@
 -- revive: what becomes of each slot that a checkpoint has kept.
 --
--- A finished group is ready again; an unfinished one becomes a redispatch ticket, since nobody holds it any
--- more, and so does a finished one whose rows are not wanted or damaged; a quarantined one stays so.
+-- Most are ready and come back as they are: of those only the records are kept, which are compared with the live ones.
 -- Keys: none
 -- Args: mode incomplete damaged
 -- include: record
+-- include: rest
 local revive = {}
 
-local function at_rest(found, rows_wanted, fence)
-  local finished = found.payload_fence and rows_wanted
-  if not finished then found.payload_fence, found.finish, found.bytes = nil, nil, nil end
-  if found.state == 'quarantined' then return end
-  if not finished or found.state == 'claimed' then found.fence = fence end
-  found.state = finished and 'ready' or 'reserved'
-  found.epoch, found.batch, found.written = nil, nil, nil
+-- Takes a ready group whose record comes back as it is. Returns whether it is one.
+local function unchanged(plan, id, packed)
+  if args.mode ~= 'all' or args.incomplete ~= '' or plan.regenerate[id] then return false end
+  local order, _, target, _, bytes = record.ready(packed)
+  if not order then return false end
+  plan.same, plan.bytes = plan.same + 1, plan.bytes + tonumber(bytes)
+  plan.highest = math.max(plan.highest, tonumber(order))
+  if target ~= '-' then plan.same_stamped = plan.same_stamped + 1 end
+  plan.records[id] = packed
+  return true
 end
 
--- Reads the copies. Returns the slots to restore and to leave out, the highest order, how many places are
--- taken, and how many groups each step has, with whether any group has a step.
+-- Reads the copies. Returns the records of ready groups that come back as they are, with their number and bytes,
+-- the other slots to restore and those to leave out, the highest order, how many places are taken, and how many of
+-- the other groups each step has, with whether any group has a step.
 function revive.plan(groups_per_step, version, fence)
-  local stored, regenerate, slots = redis.call('HGETALL', saved[1].slots), {}, {}
-  local plan = { slots = {}, left = {}, highest = 0, placed = 0, counts = {}, stamped = false }
+  local stored, slots = redis.call('HGETALL', saved[1].slots), {}
+  local plan = { records = {}, same = 0, same_stamped = 0, bytes = 0, slots = {}, left = {}, highest = 0, placed = 0,
+    counts = {}, stamped = false, regenerate = {} }
   for _, id in ipairs(args.damaged) do
-    regenerate[id] = true
+    plan.regenerate[id] = true
   end
   for at = 1, #stored, 2 do
-    local found = record.parse(stored[at], stored[at + 1])
-    at_rest(found, args.mode == 'all' and not regenerate[found.id], fence)
-    slots[#slots + 1], plan.highest = found, math.max(plan.highest, found.order)
-    if found.target and found.state ~= 'quarantined' then
-      plan.counts[found.target], plan.stamped = (plan.counts[found.target] or 0) + 1, true
+    local id, packed = stored[at], stored[at + 1]
+    if not unchanged(plan, id, packed) then
+      local found = record.parse(id, packed)
+      rest.settle(found, args.mode == 'all' and not plan.regenerate[id], fence)
+      slots[#slots + 1], plan.highest = found, math.max(plan.highest, found.order)
+      if found.target and found.state ~= 'quarantined' then
+        plan.counts[found.target], plan.stamped = (plan.counts[found.target] or 0) + 1, true
+      end
     end
   end
+  plan.placed = plan.same
   for _, found in ipairs(slots) do
     local holds_place = found.state ~= 'quarantined'
     local step = holds_place and found.target
@@ -42,16 +51,4 @@ function revive.plan(groups_per_step, version, fence)
     if holds_place and not leave then plan.placed = plan.placed + 1 end
   end
   return plan
-end
-
--- The admitted batches that must be dispatched again, wholly or in part, since they are not full. Which
--- groups a batch without stamps has is not known, so it is dispatched again only when none are restored.
-function revive.open_indexes(plan, groups_per_step, version, cursor)
-  local open = {}
-  if args.mode ~= 'none' and (args.incomplete == '' or not plan.stamped) then return open end
-  for index = math.max(version, cursor - 1023), cursor do
-    local whole = args.mode ~= 'none' and (plan.counts[index] or 0) >= groups_per_step
-    if not whole then open[#open + 1] = text.whole(index) end
-  end
-  return open
 end
