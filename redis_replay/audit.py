@@ -368,7 +368,9 @@ async def _torn(
             wanted.append((slot, list(record.payload_keys(gateway.keyspace, fence))))
         else:
             torn.append(slot)
-    lengths = iter(await gateway.pipeline([("STRLEN", key) for _, keys in wanted for key in keys]))
+    lengths = iter(
+        await gateway.ask_payload([("STRLEN", key) for _, keys in wanted for key in keys])
+    )
     for slot, keys in wanted:
         if sum(next(lengths) for _ in keys) != slot.payload_bytes:
             torn.append(slot)

@@ -9,7 +9,7 @@ entry is found by `find_orphans`.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,7 +25,6 @@ from redis_replay._redis.run_scripts import Bury
 
 _LOG = logging.getLogger(__name__)
 _SLICE: Final = 64
-_SCAN_COUNT: Final = 500
 
 
 @dataclass
@@ -90,7 +89,7 @@ class Collector:
         return self.gateway.keyspace.written(group_id, int(payload_fence), int(written))
 
     async def _unlink(self, keys: Iterable[str]) -> list[int]:
-        return await self.gateway.pipeline([("UNLINK", key) for key in keys])
+        return await self.gateway.ask_payload([("UNLINK", key) for key in keys])
 
     async def find_orphans(self) -> list[str]:
         """Return payload keys that no slot, record or dead entry knows, seen in two calls running.
@@ -100,7 +99,8 @@ class Collector:
         given back. Call again after a lease; the keys returned are freed. May be repeated.
         """
         known = await self._known_keys()
-        unknown = {key async for key in self._payload_keys() if _base_of(key) not in known}
+        stored = self.gateway.scan(self.gateway.keyspace.payload_prefix + "*")
+        unknown = {key async for key in stored if _base_of(key) not in known}
         confirmed, self._suspects = unknown & self._suspects, unknown - self._suspects
         if confirmed:
             await self._unlink(sorted(confirmed))
@@ -127,15 +127,6 @@ class Collector:
             if slot.written is not None
         )
         return {*map(self._key_of, (*entries, *attempts)), *columns}
-
-    async def _payload_keys(self) -> AsyncIterator[str]:
-        pattern = self.gateway.keyspace.payload_prefix + "*"
-        cursor: int | None = None
-        while cursor != 0:
-            scan = ("SCAN", cursor or 0, "MATCH", pattern, "COUNT", _SCAN_COUNT)
-            [(cursor, keys)] = await self.gateway.pipeline([scan])
-            for key in keys:
-                yield key.decode()
 
 
 def _base_of(key: str) -> str:

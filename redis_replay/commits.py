@@ -7,7 +7,7 @@ the flip may have been applied: repeating the commit tells (D7).
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -197,6 +197,8 @@ class Commits:
             fence=call.fence,
             chunk_bytes=link.chunk_bytes,
         )
+        if link.gateway.is_cluster:
+            call = replace(call, elsewhere=call.payload_bytes)
         try:
             reply = await self.session.run_numbered(call, writes=writes)
             accept(reply)
@@ -212,7 +214,7 @@ class Commits:
         The record tells: it is there while the group is live or a checkpoint refers to it.
         """
         if await self._record(call.group_id, call.fence) is None:
-            await self.session.link.gateway.pipeline([("UNLINK", key) for key, _ in writes])
+            await self.session.link.gateway.ask_payload([("UNLINK", key) for key, _ in writes])
 
     def _forget(self, group_id: str) -> None:
         self.held.pop(group_id, None)

@@ -36,8 +36,9 @@ def open_store(
     """Open a run: ``async with open_store(...) as store``. Creates it if it is not there.
 
     Args:
-        url: ``redis://``, ``rediss://``, ``unix://``, ``embedded:///folder`` (a private server that
-            keeps its data there) or ``embedded://`` (a temporary one). By default the variable
+        url: ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://host,host/service``,
+            ``redis+cluster://host,host``, ``embedded:///folder`` (a private server that keeps its
+            data there) or ``embedded://`` (a temporary one). By default the variable
             ``REDIS_REPLAY_URL``.
         run: Name of the training run.
         client: An existing ``redis.asyncio`` client instead of a url; its settings are copied, it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from redis_replay._redis.gateway import Gateway
 from redis_replay.errors import StoreRefused, UnsafeServer
@@ -26,18 +27,25 @@ class ServerFacts:
 
 
 async def read_server_facts(gateway: Gateway) -> ServerFacts:
-    """Ask the server for the settings that matter. A pure read."""
+    """Ask every server for the settings that matter, and return the worst of each. A pure read."""
     try:
-        replies = await gateway.pipeline([("CONFIG", "GET", name) for name in _SETTINGS])
+        replies = await gateway.everywhere(("CONFIG", "GET", *_SETTINGS))
     except StoreRefused as refusal:
         _LOG.warning("the server's settings could not be checked: %s", refusal)
         return ServerFacts(None, None, None)
-    found: dict[str, str] = {}
-    for reply in replies:
-        pairs = (
-            reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-        )
-        found.update((_text(name), _text(value)) for name, value in pairs)
+    facts = [_facts(reply) for reply in replies]
+    policies = [one.eviction_policy for one in facts if one.eviction_policy is not None]
+    largest = [one.largest_string for one in facts if one.largest_string is not None]
+    return ServerFacts(
+        min(policies, default=None),  # those that may drop any key come first in the alphabet
+        all(one.persists for one in facts),
+        min(largest, default=None),
+    )
+
+
+def _facts(reply: Any) -> ServerFacts:
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    found = {_text(name): _text(value) for name, value in pairs}
     largest = found.get("proto-max-bulk-len", "")
     persists = found.get("appendonly") == "yes" or bool(found.get("save"))
     return ServerFacts(

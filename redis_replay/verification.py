@@ -127,7 +127,7 @@ async def _lengths(
         for slot, record in known
         for key in record.payload_keys(gateway.keyspace, slot.payload_fence or 0)
     ]
-    counted = await gateway.pipeline([("STRLEN", key) for _, key in keys])
+    counted = await gateway.ask_payload([("STRLEN", key) for _, key in keys])
     lengths = {slot.group_id: 0 for slot, _ in known}
     for (group_id, _), length in zip(keys, counted, strict=True):
         lengths[group_id] += length
@@ -136,7 +136,7 @@ async def _lengths(
 
 async def _decoded(gateway: Gateway, slot: SlotRecord, record: GroupRecord) -> str | None:
     keys = record.payload_keys(gateway.keyspace, slot.payload_fence or 0)
-    chunks = await gateway.pipeline([("GET", key) for key in keys])
+    chunks = await gateway.ask_payload([("GET", key) for key in keys])
     try:
         decode_group(
             slot.group_id,

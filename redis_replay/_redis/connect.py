@@ -4,7 +4,8 @@ A store opens two clients of its own for one target, since a blocked wait must n
 connection that a mutation needs; its heartbeat thread opens a third. An existing client is never
 used itself: its connection settings are copied, so bytes stay bytes whatever it was created
 with. Payload may travel over bare sockets (`channel`); those too are connected, secured and logged
-in by the client library, from the same settings.
+in by the client library, from the same settings. A target that is several servers, behind Sentinels
+or in a cluster, has a `finder`, which is asked where to connect (`finding`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import redis
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -30,9 +32,20 @@ from redis.exceptions import RedisError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry as BlockingRetry
 
-from redis_replay.errors import UnsupportedUrl
+from redis_replay._redis.finding import (
+    Address,
+    ClusterMap,
+    Finder,
+    FoundConnection,
+    FoundSSLConnection,
+    KeyFinder,
+    SentinelFinder,
+)
+from redis_replay._redis.keys import RUN_PATTERN
+from redis_replay.errors import ConfigurationError, UnsupportedUrl
 
-CLIENT_SCHEMES: Final = ("redis", "rediss", "unix")
+_SCHEMES: Final = ("redis", "rediss", "unix")
+_SCHEMES_OF_SEVERAL: Final = ("redis", "rediss")
 SILENCE_SECONDS: Final = 5.0
 """How long a server may take for one answer before the connection is given up."""
 
@@ -42,9 +55,15 @@ _BLOCKING_CLASSES: Final[Mapping[type[AbstractConnection], Callable[..., Any]]] 
     Connection: redis.Connection,
     SSLConnection: redis.SSLConnection,
     UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
+    FoundConnection: redis.Connection,
+    FoundSSLConnection: redis.SSLConnection,
+}
+_FOUND_CLASSES: Final[Mapping[type[AbstractConnection], type[FoundConnection]]] = {
+    Connection: FoundConnection,
+    SSLConnection: FoundSSLConnection,
 }
 _OF_ASYNC_CLIENTS: Final = frozenset({"parser_class", "event_dispatcher"})
-_PASSWORD_OPTION: Final = re.compile(r"([?&](?:ssl_)?password=)[^&]*", re.IGNORECASE)
+_PASSWORD_OPTION: Final = re.compile(r"([?&](?:ssl_|sentinel_)?password=)[^&]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -57,21 +76,28 @@ class Target:
 
     @classmethod
     def from_url(cls, url: str) -> Target:
-        """Describe the server of a ``redis://``, ``rediss://`` or ``unix://`` address.
+        """Describe the server of an address, or the servers.
+
+        One server: ``redis://``, ``rediss://`` or ``unix://``. Several, in which the rest is as in
+        the first two: ``redis+sentinel://host:port,host:port/service/db``, whose hosts are the
+        Sentinels, with ``sentinel_username`` and ``sentinel_password`` as options, and
+        ``redis+cluster://host:port,host:port``, whose hosts are any nodes.
 
         Raises:
             UnsupportedUrl: another scheme, or a malformed address.
         """
-        scheme = url.partition("://")[0] if "://" in url else ""
-        if scheme not in CLIENT_SCHEMES:
+        scheme, plus, kind = (url.partition("://")[0] if "://" in url else "").partition("+")
+        known = scheme in _SCHEMES_OF_SEVERAL and kind in _SEVERAL if plus else scheme in _SCHEMES
+        if not known:
             raise UnsupportedUrl(
-                f"the address {redact(url)!r} has the scheme {scheme!r}; supported are redis://, "
-                "rediss://, unix:// and embedded://"
+                f"the address {redact(url)!r} has the scheme {scheme + plus + kind!r}; supported "
+                "are redis://, rediss://, redis+sentinel://, rediss+sentinel://, redis+cluster://, "
+                "rediss+cluster://, unix:// and embedded://"
             )
         try:
-            settings: dict[str, Any] = dict(parse_url(url))
-            connection_class = settings.pop("connection_class", Connection)
-            connection_class(**settings)  # connects nothing, but refuses unknown options
+            if plus:
+                return _SEVERAL[kind](url)
+            connection_class, settings = _parsed(url)
         except (TypeError, ValueError, RedisError) as malformed:
             # With a password the cause may quote a part of it, so it is not shown.
             hint = "in a password write / ? # @ as %2F %3F %23 %40" if "@" in url else malformed
@@ -79,12 +105,44 @@ class Target:
         return cls(redact(url), connection_class, settings)
 
     @classmethod
-    def from_client(cls, client: Redis) -> Target:
-        """Describe the server that an existing asyncio client talks to."""
+    def from_client(cls, client: object) -> Target:
+        """Describe the server that an existing asyncio client talks to.
+
+        Raises:
+            ConfigurationError: it is no ``redis.asyncio.Redis``.
+        """
+        if not isinstance(client, Redis):
+            raise ConfigurationError(
+                f"client must be a redis.asyncio.Redis, got {type(client).__name__}; for a cluster "
+                "pass the address redis+cluster://host:port,host:port instead"
+            )
         pool = client.connection_pool
         known = pool.connection_kwargs
         place = known.get("path") or f"{known.get('host', '?')}:{known.get('port', '?')}"
         return cls(f"the server at {place}", pool.connection_class, known)
+
+    @property
+    def cluster(self) -> ClusterMap | None:
+        """The cluster it is, if it is one."""
+        finder = self.settings.get("finder")
+        return finder.cluster if isinstance(finder, KeyFinder) else None
+
+    def serving(self, key: str) -> Target:
+        """Return the server that holds a key; in a cluster, the one that does at each moment."""
+        if self.cluster is None:
+            return self
+        return self._found_by(KeyFinder(self.cluster, key))
+
+    def node(self, address: Address) -> Target:
+        """Return one server of a cluster, whatever it holds."""
+        [connection_class] = [c for c, f in _FOUND_CLASSES.items() if f is self.connection_class]
+        host, port = address
+        settings = {name: value for name, value in self.settings.items() if name != "finder"}
+        settings.update(host=host, port=port)
+        return Target(f"{host}:{port} of {self.address}", connection_class, settings)
+
+    def _found_by(self, finder: Finder) -> Target:
+        return replace(self, settings={**self.settings, "finder": finder})
 
     def connect(self, *, block_seconds: float = 0.0) -> Redis:
         """Return a new client with a pool of its own; nothing is sent yet.
@@ -120,6 +178,9 @@ class Target:
         settings = self._settings(0.0)
         for name in _OF_ASYNC_CLIENTS & settings.keys():
             del settings[name]
+        finder: Finder | None = settings.pop("finder", None)
+        if finder is not None:
+            settings["host"], settings["port"] = finder.find()
         retry = BlockingRetry(NoBackoff(), 0)
         connection = _BLOCKING_CLASSES[self.connection_class](**settings, retry=retry)
         connection.connect()
@@ -138,6 +199,65 @@ class Target:
             "socket_timeout": SILENCE_SECONDS + block_seconds,
             "socket_connect_timeout": SILENCE_SECONDS,
         }
+
+
+def _parsed(url: str) -> tuple[type[AbstractConnection], dict[str, Any]]:
+    settings: dict[str, Any] = dict(parse_url(url))
+    connection_class = settings.pop("connection_class", Connection)
+    connection_class(**settings)  # connects nothing, but refuses unknown options
+    return connection_class, settings
+
+
+def _behind_sentinels(url: str) -> Target:
+    one, sentinels = _first_of_several(url, default_port=26379)
+    parts = urlsplit(one)
+    service, _, db = parts.path.strip("/").partition("/")
+    if not service:
+        raise ValueError("it names no service; write redis+sentinel://host:port/service")
+    options = dict(parse_qsl(parts.query))
+    own = {n: options.pop(f"sentinel_{n}", None) for n in ("username", "password")}
+    path = f"/{db}" if db else ""
+    plain = urlunsplit(parts._replace(path=path, query=urlencode(options)))
+    connection_class, settings = _parsed(plain)
+    asking = {**_shared(connection_class, settings), **own}
+    finder = SentinelFinder(tuple(sentinels), unquote(service), asking)
+    return Target(redact(url), _FOUND_CLASSES[connection_class], {**settings, "finder": finder})
+
+
+def _in_a_cluster(url: str) -> Target:
+    one, nodes = _first_of_several(url, default_port=6379)
+    if urlsplit(one).path.strip("/") not in ("", "0"):
+        raise ValueError("a cluster has no numbered databases")
+    connection_class, settings = _parsed(one)
+    cluster = ClusterMap(nodes, _shared(connection_class, settings))
+    finder = KeyFinder(cluster, RUN_PATTERN)  # any key: which node answers is all the same
+    return Target(redact(url), _FOUND_CLASSES[connection_class], {**settings, "finder": finder})
+
+
+_SEVERAL: Final[Mapping[str, Callable[[str], Target]]] = {
+    "sentinel": _behind_sentinels,
+    "cluster": _in_a_cluster,
+}
+
+
+def _first_of_several(url: str, *, default_port: int) -> tuple[str, list[Address]]:
+    """Return the address with its first host only and without its kind, and all hosts."""
+    parts = urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    named = [urlsplit(f"//{host}") for host in hosts.split(",")]
+    if not all(one.hostname for one in named):
+        raise ValueError("a host is missing; write host:port,host:port")
+    addresses = [(str(one.hostname), one.port or default_port) for one in named]
+    first = credentials + at + hosts.split(",")[0]
+    return urlunsplit(
+        parts._replace(scheme=parts.scheme.partition("+")[0], netloc=first)
+    ), addresses
+
+
+def _shared(kind: type[AbstractConnection], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of the settings holds for whoever is asked where the servers are."""
+    names = [n for n in settings if n in ("username", "password") or n.startswith("ssl_")]
+    return {**{name: settings[name] for name in names}, "ssl": kind is SSLConnection}
 
 
 def redact(url: str) -> str:

@@ -140,8 +140,8 @@ class Wakeups:
         self.is_resting = False
 
     async def _read(self) -> None:
-        client = self.target.connect(block_seconds=_BLOCK_SECONDS)
         stream = self.keyspace.control(Key.EVENTS)
+        client = self.target.serving(stream).connect(block_seconds=_BLOCK_SECONDS)
         try:
             while True:
                 try:
@@ -158,6 +158,7 @@ class Wakeups:
                         _LOG.warning("the event stream cannot be read: %s", failure)
                     self._started.set()
                     self.move(frozenset(Topic))
+                    await client.connection_pool.disconnect()  # another server may serve it now
                     await anyio.sleep(_RECONNECT_SECONDS)
                     continue
                 for _, entries in cast(list[tuple[bytes, _Entries]], reply or []):

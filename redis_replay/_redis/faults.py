@@ -26,12 +26,13 @@ from redis_replay.errors import (
 _TRANSIENT_WORDS: Final = frozenset({"BUSY", "NOREPLICAS", "UNKILLABLE"})
 _NOT_LET_IN: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 _PIPELINE_WORDS: Final = re.compile(r"^Command # .* of pipeline caused error: \W*", re.DOTALL)
-_TRANSIENT_CLASSES: Final = (
+_MOVED_AWAY: Final = (
     exceptions.ReadOnlyError,
-    exceptions.TryAgainError,
+    exceptions.AskError,
     exceptions.ClusterDownError,
     exceptions.MasterDownError,
 )
+_TRANSIENT_CLASSES: Final = (*_MOVED_AWAY, exceptions.TryAgainError)
 
 _CLASS_BY_WORD: Final[Mapping[str, type[exceptions.RedisError]]] = {
     "ERR": exceptions.ResponseError,
@@ -39,6 +40,8 @@ _CLASS_BY_WORD: Final[Mapping[str, type[exceptions.RedisError]]] = {
     "NOSCRIPT": exceptions.NoScriptError,
     "READONLY": exceptions.ReadOnlyError,
     "TRYAGAIN": exceptions.TryAgainError,
+    "MOVED": exceptions.MovedError,
+    "ASK": exceptions.AskError,
     "CLUSTERDOWN": exceptions.ClusterDownError,
     "MASTERDOWN": exceptions.MasterDownError,
     "LOADING": exceptions.BusyLoadingError,
@@ -58,6 +61,11 @@ def as_client_error(text: str) -> exceptions.RedisError:
 def is_missing_script(error: exceptions.RedisError) -> bool:
     """Return whether the server does not know the script, so that nothing ran."""
     return isinstance(error, exceptions.NoScriptError)
+
+
+def is_moved_away(error: exceptions.RedisError | OSError) -> bool:
+    """Return whether the server said that another one is to be asked."""
+    return isinstance(error, _MOVED_AWAY)
 
 
 def is_transient(error: exceptions.RedisError | OSError) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
 
@@ -18,10 +18,16 @@ from redis.exceptions import RedisError
 
 from redis_replay._redis.channel import ChannelTransfer
 from redis_replay._redis.connect import Target
-from redis_replay._redis.faults import as_store_error, is_missing_script, is_transient
-from redis_replay._redis.keys import Keyspace
+from redis_replay._redis.faults import (
+    as_store_error,
+    is_missing_script,
+    is_moved_away,
+    is_transient,
+)
+from redis_replay._redis.keys import Key, Keyspace
 from redis_replay._redis.lines import Lines
 from redis_replay._redis.lua import Argument, RawReply, Script, ScriptCall, load_script
+from redis_replay._redis.nodes import Nodes
 from redis_replay._redis.records import ControlRecord
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.transfer import Command, PlainTransfer, Range, Transfer
@@ -36,6 +42,7 @@ TransferWay: TypeAlias = Literal["plain", "channel"]
 DEFAULT_DEADLINE_SECONDS: Final = 30.0
 _LARGE_BYTES: Final = 64 * 1024
 """Payload of a commit that is worth the transfer's way; less goes along with the script."""
+_SCAN_COUNT: Final = 500
 
 _FIRST_PAUSE_SECONDS: Final = 0.01
 _LONGEST_PAUSE_SECONDS: Final = 1.0
@@ -59,9 +66,10 @@ class Reads(Protocol):
 
 @dataclass
 class Gateway:
-    """Calls to one server about one run.
+    """Calls about one run: to one server, or in a cluster to the node that holds its control keys.
 
     Attributes:
+        target: Where the run is.
         control: The newest control record that a reply carried, ``None`` before the first.
         lost: What a server said that has lost history; no call is sent to it any more, only reads.
         way: How payload travels.
@@ -76,21 +84,37 @@ class Gateway:
     _client: Redis = field(init=False, repr=False)
     _transfer: Transfer = field(init=False, repr=False)
     _lines: Lines = field(init=False, repr=False)
+    _nodes: Nodes | None = field(init=False, default=None, repr=False)
     _opener: int = field(default_factory=os.getpid, repr=False)
 
     def __post_init__(self) -> None:
-        self._client = self.target.connect()
-        self._lines = Lines(self.target)
-        has_channel = self.way == "channel" and self.target.has_sockets
-        self._transfer = (
-            ChannelTransfer(self.target) if has_channel else PlainTransfer(self._client)
-        )
+        home = self.target.serving(self.keyspace.control(Key.META))
+        self._client = home.connect()
+        self._lines = Lines(home)
+        self._transfer = self._new_transfer(home)
+        if self.target.cluster is not None:
+            self._nodes = Nodes(self.target, self.target.cluster, self._new_transfer)
+
+    def _new_transfer(self, target: Target) -> Transfer:
+        has_channel = self.way == "channel" and target.has_sockets
+        return ChannelTransfer(target) if has_channel else PlainTransfer(target.connect())
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether payload may lie on other servers than the control keys."""
+        return self._nodes is not None
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._close_idle()
+        await self._client.aclose(close_connection_pool=True)
+
+    async def _close_idle(self) -> None:
+        """Close the connections that nobody uses; new ones ask where the servers are."""
         await self._lines.close()
         await self._transfer.close()
-        await self._client.aclose(close_connection_pool=True)
+        if self._nodes is not None:
+            await self._nodes.close()
 
     async def call(
         self,
@@ -106,7 +130,8 @@ class Gateway:
         Args:
             call: The script and its arguments.
             frame: The arguments of the call's kind (`ScriptCall.FRAME`) but for the floor.
-            writes: Payload keys and their bytes, set in the same write before the script runs.
+            writes: Payload keys and their bytes, set before the script runs: in the same write, but
+                in a cluster, where they lie on other nodes, after these have answered.
 
         Raises:
             StoreError: the server cannot be used, or did not answer within the deadline.
@@ -115,11 +140,13 @@ class Gateway:
             return self.lost
         floor = self.control.seq if self.control else 0
         full = (floor, *frame) if call.FRAME else ()
+        if self._nodes is not None:
+            await self.write([("SET", key, value) for key, value in writes])
+            writes = ()
         keys = [*call.key_names(self.keyspace), *(key for key, _ in writes)]
         arguments = [len(keys), *keys, *full, *call.argument_values()]
         script = load_script(type(call))
-        is_large = sum(len(value) for _, value in writes) > _LARGE_BYTES
-        way = self._transfer if is_large else self._lines
+        way = self._transfer if _is_large(value for _, value in writes) else self._lines
         reply = await self.run(lambda _: _write_and_run(way, script, arguments, writes))
         control = ControlRecord.parse(reply[1:5])
         if control is not None:
@@ -148,6 +175,8 @@ class Gateway:
             except (RedisError, OSError) as failure:
                 if not is_transient(failure) or anyio.current_time() + pause > deadline:
                     raise as_store_error(failure, address=self.target.address) from failure
+                if self._nodes is not None or is_moved_away(failure):
+                    await self._close_idle()
             await anyio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
@@ -163,9 +192,14 @@ class Gateway:
         Raises:
             StoreError: as `run`; the first command that fails decides.
         """
+        return await self._ask(self._lines, commands, atomic=atomic)
+
+    async def _ask(
+        self, lines: Lines, commands: Sequence[Sequence[Argument]], *, atomic: bool = False
+    ) -> list[Any]:
         if not commands:
             return []
-        replies = await self.run(lambda _: _run_all(self._lines, commands, atomic=atomic))
+        replies = await self.run(lambda _: _run_all(lines, commands, atomic=atomic))
         return [
             self._parsed(command, reply) for command, reply in zip(commands, replies, strict=True)
         ]
@@ -183,17 +217,73 @@ class Gateway:
         Raises:
             StoreError: as `run`.
         """
-        return await self.run(lambda _: self._transfer.read(ranges)) if ranges else []
+        way = self._nodes or self._transfer
+        return await self.run(lambda _: way.read(ranges)) if ranges else []
 
     async def write(self, commands: Sequence[Command]) -> None:
-        """Run payload commands that may be repeated, in one write; their replies say nothing.
+        """Run payload commands that may be repeated; their replies say nothing.
+
+        Those for one server go out in one write.
 
         Raises:
             StoreError: as `run`; the first command that fails decides.
         """
+        if not commands:
+            return
+        if self._nodes is None:
+            await self.run(lambda _: _all_accepted(self._transfer.run(commands)))
+            return
+        sent = (part for command in commands for part in command[2:])
+        await self._ask_nodes(self._nodes, commands, is_large=_is_large(sent))
 
-        if commands:
-            _accepted(await self.run(lambda _: self._transfer.run(commands)))
+    async def ask_payload(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Run small commands about payload keys, which may be repeated; return the replies.
+
+        Args:
+            commands: Each a command name, one key, and more arguments.
+
+        Raises:
+            StoreError: as `run`; the first command that fails decides.
+        """
+        if self._nodes is None or not commands:
+            return await self.pipeline(commands)
+        return await self._ask_nodes(self._nodes, commands, is_large=False)
+
+    async def _ask_nodes(
+        self, nodes: Nodes, commands: Sequence[Command], *, is_large: bool
+    ) -> list[Any]:
+        return await self.run(lambda _: _all_accepted(nodes.run(commands, is_large=is_large)))
+
+    async def everywhere(self, command: Sequence[Argument]) -> list[Any]:
+        """Run a command that names no key on every server that holds keys; return the replies.
+
+        Raises:
+            StoreError: as `run`.
+        """
+        replies: list[Any] = []
+        for lines in await self._all_lines():
+            replies += await self._ask(lines, [command])
+        return replies
+
+    async def scan(self, pattern: str) -> AsyncIterator[str]:
+        """Yield the keys that match, of all servers, each at least once; walks all their keys.
+
+        Raises:
+            StoreError: as `run`.
+        """
+        for lines in await self._all_lines():
+            cursor: int | None = None
+            while cursor != 0:
+                scan = ("SCAN", cursor or 0, "MATCH", pattern, "COUNT", _SCAN_COUNT)
+                [(cursor, names)] = await self._ask(lines, [scan])
+                for name in names:
+                    yield name.decode()
+
+    async def _all_lines(self) -> list[Lines]:
+        nodes = self._nodes
+        if nodes is None:
+            return [self._lines]
+        return [node.lines for node in await self.run(lambda _: nodes.masters())]
 
     def observe(self, control: ControlRecord) -> None:
         """Keep a control record if it is the newest."""
@@ -225,8 +315,17 @@ async def _run_all(
     return _accepted(replies)
 
 
+async def _all_accepted(replies: Awaitable[list[Any]]) -> list[Any]:
+    return _accepted(await replies)
+
+
 def _accepted(replies: list[Any]) -> list[Any]:
     for reply in replies:
         if isinstance(reply, RedisError):
             raise reply
     return replies
+
+
+def _is_large(parts: Iterable[object]) -> bool:
+    sizes = (len(part) for part in parts if isinstance(part, (bytes, memoryview)))
+    return sum(sizes) > _LARGE_BYTES

@@ -8,7 +8,6 @@ from redis_replay._redis.connect import Target
 from redis_replay._redis.gateway import DEFAULT_DEADLINE_SECONDS, Gateway
 from redis_replay._redis.keys import RUN_PATTERN, Key, Keyspace, run_of_meta_key
 
-_SCAN_COUNT: Final = 1000
 _ANY_RUN: Final = Keyspace("-", "-")
 """A gateway needs a keyspace; SCAN looks at all of them."""
 
@@ -24,25 +23,18 @@ async def list_runs(
         StoreError: the server cannot be read.
     """
     gateway = Gateway(target, _ANY_RUN, deadline_seconds=deadline_seconds)
-    found: set[tuple[str, str]] = set()
-    cursor = 0
     try:
-        while True:
-            [(cursor, names)] = await gateway.pipeline(
-                [("SCAN", cursor, "MATCH", RUN_PATTERN, "COUNT", _SCAN_COUNT)]
-            )
-            found.update(run for run in map(_run_of, names) if run is not None)
-            if int(cursor) == 0:
-                return sorted(found)
+        found = {_run_of(name) async for name in gateway.scan(RUN_PATTERN)}
+        return sorted(run for run in found if run is not None)
     finally:
         await gateway.close()
 
 
-def _run_of(name: bytes) -> tuple[str, str] | None:
+def _run_of(name: str) -> tuple[str, str] | None:
     """Return run and partition, ``None`` for a key that only looks like a control record."""
     try:
-        run, partition = run_of_meta_key(name.decode())
+        run, partition = run_of_meta_key(name)
         keyspace = Keyspace(run, partition)
     except ValueError:
         return None
-    return (run, partition) if keyspace.control(Key.META) == name.decode() else None
+    return (run, partition) if keyspace.control(Key.META) == name else None

@@ -116,6 +116,7 @@ class Commit(Unanswered, SessionScript[None]):
     samples: int = 0
     reward_sum: str = "0"
     zero_variance: int = 0
+    elsewhere: int = 0
 
     SCRIPT = "commit"
     KEYS = (

@@ -64,7 +64,7 @@ class Transfer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connections of its own."""
+        """Close the connections that nobody uses; it may be used again."""
         ...
 
 
@@ -96,7 +96,8 @@ class PlainTransfer:
         return lengths
 
     async def close(self) -> None:
-        """Nothing is its own."""
+        """Close the client's connections that nobody uses."""
+        await self.client.connection_pool.disconnect(inuse_connections=False)
 
 
 def _windows(ranges: Sequence[Range]) -> Iterator[list[Range]]:

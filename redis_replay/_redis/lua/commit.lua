@@ -1,10 +1,11 @@
--- commit: make a reserved group ready, its payload being written already.
+-- commit: make a reserved group ready, its payload being written already; `elsewhere` are the bytes of
+--   it that other nodes of a cluster have acknowledged, which no script can see.
 --
 -- Why atomic: the group becomes visible with its record and all its bytes, or not at all. Committing
 -- again with the same fence is one commit; with another it is refused and nothing changes.
 -- Keys: meta slots groups reserved ready reserved_by_step ready_by_step ready_by_order reserved_by_owner
 --   tickets counters tally sessions owners events
--- Args: group_id fence start finish payload_bytes blob samples reward_sum zero_variance
+-- Args: group_id fence start finish payload_bytes blob samples reward_sum zero_variance elsewhere
 -- States: reserved -> ready
 -- Returns: nothing
 -- Refusals: UNKNOWN STATE ATTEMPT VERSION PAYLOAD
@@ -25,7 +26,7 @@ if refusal then return refusal end
 if args.start < found.start or (args.start > found.start and found.attempt == 1) then
   return control.head('VERSION', args.group_id, text.whole(found.start), text.whole(args.start))
 end
-local written = 0
+local written = args.elsewhere
 for _, key in ipairs(keys.payload) do
   written = written + redis.call('STRLEN', key)
 end
