@@ -1,8 +1,9 @@
 """P4 and P5: what calls cost in buffers of different sizes, and a claim over a PING.
 
-All buffers are filled before the first round. In each round and for each size, batches are
-claimed by every rule and given back, some are settled, as many groups are reserved and committed
-one by one, and a few more that are evicted at once; a miss is a claim where nothing is eligible.
+All buffers are filled before the first round, and each call is made against all of them in turn. In
+a round batches are claimed by every rule and given back, some are settled, as many groups are
+reserved and committed one by one, and a few more that are evicted at once; a miss is a claim where
+nothing is eligible.
 """
 
 from __future__ import annotations
@@ -35,12 +36,9 @@ RULES: Final = (Rule.BUFFER, Rule.FRESHEST, Rule.OLDEST_VERSION, Rule.ARRIVAL, R
 NOWHERE: Final = Selection(Rule.BUFFER, 900, 901, BATCH, BATCH)
 EVICTED: Final = 8
 CLAIMS_A_ROUND: Final = 5
-SETTLES_A_ROUND: Final = 3
-EVICTIONS_A_ROUND: Final = 3
+SETTLES_A_ROUND: Final = 5
+EVICTIONS_A_ROUND: Final = 5
 _ROWS: Final = bare_rows()
-
-Costs = dict[str, list[float]]
-"""Seconds of single calls, by verb."""
 
 
 def exponent_of(sizes: Sequence[int], costs: Sequence[float]) -> float:
@@ -56,59 +54,81 @@ async def measure_scaling(bench: Bench, stores: Mapping[int, Any], client: Any) 
     pings: list[float] = []
     for at in range(bench.rounds + 1):
         pinged: list[float] = []
-        for size, store in stores.items():
-            costs = await _one_round(store, client, pinged)
-            if at:
-                for verb, seconds in costs.items():
-                    medians[size].setdefault(verb, []).append(statistics.median(seconds))
+        probes = [Probe(store) for store in stores.values()]
+        await _one_round(probes, client, pinged)
         if at:
             pings.append(statistics.median(pinged))
+            for size, probe in zip(stores, probes, strict=True):
+                for verb, seconds in probe.costs.items():
+                    medians[size].setdefault(verb, []).append(statistics.median(seconds))
     return _found(medians, pings)
 
 
-async def _one_round(store: Any, client: Any, pinged: list[float]) -> Costs:
-    """Make all calls against one buffer, which has as many groups afterwards as before."""
-    costs: Costs = {}
-    for rule in RULES:
-        for _ in range(CLAIMS_A_ROUND):
-            name = "claim" if rule is Rule.BUFFER else f"claim {rule.value}"
-            spent = await seconds_of(partial(store.buffer.claim, any_ready(rule=rule)))
-            costs.setdefault(name, []).append(spent)
-            await store.buffer.claims.requeue_all(failed=False)
-            await settled_down(store)
+class Probe:
+    """Makes single calls against one buffer and notes their seconds, by verb."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.costs: dict[str, list[float]] = {}
+
+    def _note(self, verb: str, seconds: float) -> None:
+        self.costs.setdefault(verb, []).append(seconds)
+
+    async def claim(self, rule: Rule) -> None:
+        """Claim a batch and give it back."""
+        claims = partial(self._store.buffer.claim, any_ready(rule=rule))
+        name = "claim" if rule is Rule.BUFFER else f"claim {rule.value}"
+        self._note(name, await seconds_of(claims))
+        await self._store.buffer.claims.requeue_all(failed=False)
+        await settled_down(self._store)
+
+    async def miss(self) -> None:
+        """Claim where nothing is eligible."""
+        self._note("miss", await seconds_of(partial(self._store.buffer.claim, NOWHERE)))
+
+    async def settle(self) -> None:
+        """Consume a batch."""
+        meta = await claim(self._store)
+        self._note("settle", await seconds_of(partial(settle, self._store, meta)))
+        await settled_down(self._store)
+
+    async def add(self, weight: int) -> None:
+        """Reserve and commit one group."""
+        start = time.perf_counter()
+        slot = await self._store.buffer.reserve(weight, target_step=weight)
+        reserved = time.perf_counter()
+        await commit(self._store, slot, _ROWS)
+        self._note("reserve", reserved - start)
+        self._note("commit", time.perf_counter() - reserved)
+
+    async def evict(self) -> None:
+        """Evict the groups of the oldest version."""
+        evict = partial(self._store.buffer.evict, Eviction(below=1))
+        self._note("evict", await seconds_of(evict))
+        await settled_down(self._store)
+
+
+async def _one_round(probes: Sequence[Probe], client: Any, pinged: list[float]) -> None:
+    """Make all calls, each against all buffers in turn; they keep their number of groups."""
+    for rule in RULES * CLAIMS_A_ROUND:
+        for probe in probes:
+            await probe.claim(rule)
             pinged.append(await seconds_of(client.ping))
     for _ in range(CLAIMS_A_ROUND):
-        spent = await seconds_of(partial(store.buffer.claim, NOWHERE))
-        costs.setdefault("miss", []).append(spent)
+        for probe in probes:
+            await probe.miss()
     for _ in range(SETTLES_A_ROUND):
-        meta = await claim(store)
-        spent = await seconds_of(partial(settle, store, meta))
-        costs.setdefault("settle", []).append(spent)
-        await settled_down(store)
-    await _refill(store, costs)
-    return costs
-
-
-async def _refill(store: Any, costs: Costs) -> None:
-    """Replace what was settled, and a few times make and evict groups of the oldest version."""
+        for probe in probes:
+            await probe.settle()
     for at in range(BATCH * SETTLES_A_ROUND):
-        await _add(store, 1 + at % VERSIONS, costs)
+        for probe in probes:
+            await probe.add(1 + at % VERSIONS)
     for _ in range(EVICTIONS_A_ROUND):
         for _ in range(EVICTED):
-            await _add(store, 0, costs)
-        spent = await seconds_of(partial(store.buffer.evict, Eviction(below=1)))
-        costs.setdefault("evict", []).append(spent)
-        await settled_down(store)
-
-
-async def _add(store: Any, weight: int, costs: Costs) -> None:
-    """Reserve and commit one group, both timed."""
-    start = time.perf_counter()
-    slot = await store.buffer.reserve(weight, target_step=weight)
-    reserved = time.perf_counter()
-    await commit(store, slot, _ROWS)
-    costs.setdefault("reserve", []).append(reserved - start)
-    costs.setdefault("commit", []).append(time.perf_counter() - reserved)
+            for probe in probes:
+                await probe.add(0)
+        for probe in probes:
+            await probe.evict()
 
 
 def _found(medians: Mapping[int, Mapping[str, list[float]]], pings: list[float]) -> Found:
