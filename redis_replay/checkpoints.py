@@ -9,7 +9,6 @@ dropped. The cost of making one does not depend on payload bytes.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,11 +18,10 @@ from redis_replay._redis.checkpoint_scripts import (
     CreateCheckpoint,
     MarkCheckpoint,
     Restore,
-    Restored,
 )
 from redis_replay._redis.frames import StoreScript
 from redis_replay._redis.keys import Key
-from redis_replay._redis.records import CheckpointRecord, unpack_items
+from redis_replay._redis.records import CheckpointRecord
 from redis_replay._redis.refusals import Refusal, accept
 from redis_replay.checkpoint_info import (
     CheckpointInfo,
@@ -40,7 +38,8 @@ from redis_replay.codec import Value
 from redis_replay.errors import CheckpointDamaged, CheckpointMissing, StoreError
 from redis_replay.exporting import ExportReport, export_checkpoint
 from redis_replay.importing import import_checkpoint
-from redis_replay.saved_state import drop_saved, read_digest, read_saved
+from redis_replay.restoring import Restorer
+from redis_replay.saved_state import drop_saved, read_digest
 from redis_replay.selection import validate_version
 from redis_replay.session import Link
 from redis_replay.verification import CUT_SHORT, CheckpointVerification, verify_checkpoint
@@ -54,7 +53,7 @@ class Checkpoints:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._unanswered: dict[tuple[object, ...], str] = {}
+        self._restorer = Restorer(link)
 
     async def create(
         self,
@@ -269,9 +268,10 @@ class Checkpoints:
     ) -> RestoreReport:
         """Make the run what it was when the checkpoint was taken; newer groups are dropped.
 
-        Verified first, then one atomic script; restoring twice is restoring once, and repeated
-        after `StoreUnavailable` it gives the first answer. The store epoch is raised: every session
-        of every host ends, this store's too, and hosts must reopen.
+        Verified first, then one atomic script; restoring twice is restoring once. Without an answer
+        within the deadline it looks for one in the store for as long again; repeated after a
+        `StoreUnavailable` it gives the first answer. The store epoch is raised: every session of
+        every host ends, this store's too, and hosts must reopen.
         Claimed groups are ready, unfinished ones redispatch tickets; no attempt is counted. Fences,
         buffer order and the run's settings go on from where they are, and no payload is moved.
 
@@ -290,6 +290,7 @@ class Checkpoints:
             CheckpointDamaged: it is not what was written, or rows are gone; nothing was changed.
             CheckpointMismatch: more groups than the capacity, or another group size, batch size or
                 policy; nothing was changed.
+            StoreUnavailable: no answer; the message says whether it is known to have been applied.
             ValueError: an unknown mode.
         """
         if mode not in ("all", "prompts_only", "none"):
@@ -298,17 +299,17 @@ class Checkpoints:
             raise ValueError(f"incomplete must be 'keep', 'fill' or 'drop', got {incomplete!r}")
         record = await self.record(name)
         damaged = await self._checked(record, mode, regenerate_damaged=regenerate_damaged)
-        asked = (record.saved_id, mode, incomplete, *damaged)
         call = Restore(
             name=name,
             mode=mode,
             incomplete="" if incomplete == "keep" else incomplete,
-            token=self._unanswered.setdefault(asked, secrets.token_hex(8)),
+            token="",
             saved_ids=(record.saved_id,),
             damaged=tuple(damaged),
         )
-        restored, left_out = await self._link.tasks.finish(partial(self._restore, call, record))
-        self._unanswered.pop(asked, None)
+        restored, left_out = await self._link.tasks.finish(
+            partial(self._restorer.restore, call, record)
+        )
         _LOG.warning("run restored from checkpoint %r: %s", name, restored)
         return RestoreReport(
             checkpoint=CheckpointInfo.of(record),
@@ -340,33 +341,13 @@ class Checkpoints:
             )
         return damaged
 
-    async def _restore(
-        self, call: Restore, record: CheckpointRecord
-    ) -> tuple[Restored, dict[str, bytes | None]]:
-        link = self._link
-        reply = await link.gateway.call(call, link.run.frame)
-        if isinstance(reply, Refusal) and reply.code == "STALE_STORE":
-            meta = link.gateway.keyspace.control(Key.META)
-            [[token, kept]] = await link.gateway.pipeline(
-                [("HMGET", meta, "restored_by", "restored")]
-            )
-            if token == call.token.encode():
-                reply = call.parse(unpack_items(kept))
-        restored = accept(reply)
-        link.restored(restored.store_epoch)
-        link.tasks.start(link.collect)
-        return restored, await self._left_out(record) if restored.left_out else {}
+    async def reopen(self) -> str | None:
+        """Go on after a restore of this store that got no answer, if it was applied.
 
-    async def _left_out(self, record: CheckpointRecord) -> dict[str, bytes | None]:
-        """Return what was not restored. Looks at the live groups first, before others end some."""
-        gateway = self._link.gateway
-        [live] = await gateway.pipeline([("HKEYS", gateway.keyspace.control(Key.SLOTS))])
-        known = {group_id.decode() for group_id in live}
-        saved = await read_saved(gateway, record)
-        left = [slot.group_id for slot in saved.slots if slot.group_id not in known]
-        prompts = gateway.keyspace.saved(record.saved_id, Key.PROMPTS)
-        found = await gateway.pipeline([("HGET", prompts, group_id) for group_id in left])
-        return dict(zip(left, found, strict=True))
+        Returns:
+            The checkpoint's name, or ``None`` where there is none.
+        """
+        return await self._link.tasks.finish(self._restorer.reopen)
 
     async def record(self, name: str) -> CheckpointRecord:
         """Return a checkpoint's record.

@@ -85,15 +85,16 @@ class _Plan:
     step: int
     checkpoint: str | None = None
     warnings: tuple[str, ...] = ()
+    is_done: bool = False
 
 
 class Recovery:
     """Resuming one opened run. `ReplayStore.resume` is its door."""
 
-    def __init__(self, link: Link, buffer: RedisReplayBuffer) -> None:
+    def __init__(self, link: Link, buffer: RedisReplayBuffer, checkpoints: Checkpoints) -> None:
         self._link = link
         self._buffer = buffer
-        self._checkpoints = Checkpoints(link)
+        self._checkpoints = checkpoints
 
     async def resume(
         self,
@@ -109,11 +110,12 @@ class Recovery:
         """Do what `ReplayStore.resume` says."""
         if model_step is not None:
             validate_version("model_step", model_step)
+        reopened = await self._checkpoints.reopen()
         before = await read_stats(self._link.gateway)
-        plan = await self._plan(before, model_step, bookmark)
+        plan = await self._plan(before, model_step, bookmark, reopened)
         for warning in plan.warnings:
             _LOG.warning("run %r: %s", self._link.gateway.keyspace.run, warning)
-        if dry_run:
+        if dry_run or plan.is_done:
             return await self._report(plan, before)
         requeued = 0
         if take_over and plan.action != "restore":
@@ -136,11 +138,18 @@ class Recovery:
         return await self._report(plan, before, settled=settled, requeued=requeued, evicted=evicted)
 
     async def _plan(
-        self, found: BufferStats, model_step: int | None, bookmark: Bookmark | None
+        self,
+        found: BufferStats,
+        model_step: int | None,
+        bookmark: Bookmark | None,
+        reopened: str | None,
     ) -> _Plan:
         version = found.trainer_version
         step = version if model_step is None else model_step
         warnings = [*self._link.run.changes, *await self._compared(bookmark)]
+        if step == version and reopened is not None:
+            warnings.append(f"an earlier call without an answer has restored {reopened!r}")
+            return _Plan("restore", step, reopened, tuple(warnings), is_done=True)
         if step == version:
             return _Plan("continue", step, warnings=tuple(warnings))
         if step < version:

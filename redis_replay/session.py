@@ -75,6 +75,7 @@ class Link(OfOneProcess):
         default_factory=lambda: anyio.Semaphore(COMMITS_AT_ONCE, fast_acquire=True)
     )
     opener: int = field(default_factory=os.getpid)
+    restoring: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def collect(self) -> None:
         """Free the payload of groups that are gone; what cannot be freed now is freed later."""
@@ -208,6 +209,11 @@ class Session:
         while run is not link.run:  # a restore meanwhile has ended this attachment already
             run = link.run
             reply = await link.gateway.call(attach, run.frame)
+            if isinstance(reply, Refusal) and reply.code == "STALE_STORE":
+                async with link.restoring:  # it may be this store that restores the run
+                    pass
+                if run is not link.run:
+                    continue
             epoch, ended = accept(reply)
             for replaced in ended:
                 _LOG.warning("session %r takes over from %r", self.owner, replaced.owner)

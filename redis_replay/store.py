@@ -327,7 +327,7 @@ class ReplayStore(OfOneProcess):
             ValueError: a step that is none.
         """
         link = self._opened()
-        return await Recovery(link, self.buffer).resume(
+        return await Recovery(link, self.buffer, self.checkpoints).resume(
             model_step=model_step,
             bookmark=bookmark,
             take_over=take_over,
@@ -342,7 +342,7 @@ class ReplayStore(OfOneProcess):
 
         A pure read.
         """
-        return await Recovery(self._opened(), self.buffer).preview(cfg, step=step)
+        return await Recovery(self._opened(), self.buffer, self.checkpoints).preview(cfg, step=step)
 
     async def stats(self) -> BufferStats:
         """Return live counts and totals, read in one instant."""

@@ -176,6 +176,8 @@ class Checkpoints:
         regenerate_damaged: bool = False,
     ) -> RestoreReport:
         """Make the run what it was when the checkpoint was taken; newer groups are dropped."""
+    def reopen(self) -> str | None:
+        """Go on after a restore of this store that got no answer, if it was applied."""
     def record(self, name: str) -> CheckpointRecord:
         """Return a checkpoint's record."""
 

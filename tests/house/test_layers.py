@@ -57,8 +57,8 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "session",
                 "silence",
             ),
-            *("opening", "preview", "recovery", "saved_state", "stats", "step_target", "store"),
-            *("tally", "tasks", "trainer", "verification"),
+            *("opening", "preview", "recovery", "restoring", "saved_state", "stats"),
+            *("step_target", "store", "tally", "tasks", "trainer", "verification"),
         }
     ),
     "edge": frozenset({"", "blocking", "bridge", "cli", "demo", "sync", "testing"}),
