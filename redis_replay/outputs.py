@@ -11,46 +11,51 @@ from typing import Any
 
 import numpy as np
 
-from redis_replay.arrays import Array
+from redis_replay.arrays import Array, HandOut, kind_of
 from redis_replay.directory import ByteRange
 from redis_replay.dtypes import dtype_named
 from redis_replay.layout import CELLS, Column
+from redis_replay.tensors import memory_of_tensor
 
 Place = tuple[str, int]
 """A group and a row of it."""
+
+
+def as_it_is(array: Array) -> Array:
+    """Hand out a view of a caller's array as the array that it is."""
+    return array
 
 
 class Outputs:
     """A caller's arrays for the samples of one read.
 
     Args:
-        arrays: Field to array: C-contiguous, writable, its first axis as long as there are samples.
+        arrays: Field to array, or to tensor on the host: C-contiguous, writable, its first axis as
+            long as there are samples.
         places: Group and row of each sample, in the order of the entries.
         fields: Fields that are read, ``None`` for all.
+        hand_out: What a cell becomes once it is in its array.
 
     Raises:
-        TypeError: Something is no NumPy array.
+        TypeError: Something is no NumPy array and no tensor on the host.
         ValueError: An array cannot be written to as it is, has another length, or is for a field
             that is not read.
     """
 
     def __init__(
         self,
-        arrays: Mapping[str, Array],
+        arrays: Mapping[str, Any],
         *,
         places: Sequence[Place],
         fields: Sequence[str] | None,
+        hand_out: HandOut = as_it_is,
     ) -> None:
-        self._arrays = dict(arrays)
+        self._arrays = {name: _memory_of(name, given) for name, given in arrays.items()}
+        self._hand_out = hand_out
         self._positions: dict[Place, list[int]] = {}
         for position, place in enumerate(places):
             self._positions.setdefault(place, []).append(position)
         for name, array in self._arrays.items():
-            if not isinstance(array, np.ndarray):
-                raise TypeError(
-                    f"out[{name!r}] must be a NumPy array, got {type(array).__qualname__}; a "
-                    "tensor on the host gives one over its memory (tensor.numpy())"
-                )
             if not (array.flags.c_contiguous and array.flags.writeable):
                 raise ValueError(f"out[{name!r}] must be C-contiguous and writable")
             if array.ndim == 0 or len(array) != len(places):
@@ -104,7 +109,7 @@ class Outputs:
             ValueError, TypeError: A cell is no array that fits, which a written-back one may be.
         """
         for name, array in self._arrays.items():
-            cell = cells.get(name)
+            cell = _as_array(cells.get(name))
             where = f"group {group_id!r}, row {row}, field {name!r}"
             if not isinstance(cell, (np.ndarray, np.generic)):
                 lacking = "" if name in cells else " (the row lacks the field)"
@@ -119,7 +124,26 @@ class Outputs:
                 target = entry[: len(np.atleast_1d(cell))] if entry.ndim else entry
                 if not np.may_share_memory(target, cell):  # else it was received there
                     target[...] = cell
-                cells[name] = target
+                cells[name] = self._hand_out(target)
+
+
+def _memory_of(name: str, given: Any) -> Array:
+    if isinstance(given, np.ndarray):
+        return given
+    if isinstance(given, np.generic) or kind_of(given) is None:
+        raise TypeError(
+            f"out[{name!r}] must be a NumPy array or a tensor, got {type(given).__qualname__}"
+        )
+    try:
+        return memory_of_tensor(given)
+    except TypeError as unfit:
+        raise TypeError(f"out[{name!r}]: {unfit}") from None
+
+
+def _as_array(cell: Any) -> Any:
+    """Return a cell that was handed out already as the array it is over."""
+    kind = None if isinstance(cell, (np.ndarray, np.generic)) else kind_of(cell)
+    return cell if kind is None else kind.to_array(cell)
 
 
 def _check_fits(where: str, shape: Sequence[int], room: Sequence[int]) -> None:

@@ -85,6 +85,7 @@ async def read_groups(
     hand_out: HandOut = read_only,
     outputs: Outputs | None = None,
     damage: Damage,
+    known: dict[str, None],
 ) -> dict[str, Row]:
     """Return the wanted rows by sample id, without those of groups that are damaged.
 
@@ -97,10 +98,11 @@ async def read_groups(
         hand_out: What becomes of each array (`forms`).
         outputs: Arrays of the caller that columns are read into; undefined after a failure.
         damage: Where groups are noted whose payload is gone, has lost bytes or fails its checksum.
+        known: Where the fields are noted that the groups have, in their order.
 
     Raises:
         PayloadCorrupted: A cell that was written back is damaged.
-        ValueError: No such row or field, or one that does not fit into its array.
+        ValueError: No such row, or a field that does not fit into its array.
         TypeError: A field that has an array holds something else.
     """
     cells = await _read_written(gateway, wanted, fields, hand_out)
@@ -109,6 +111,8 @@ async def read_groups(
         if len(reads) % _GROUPS_A_TURN == 0:
             await anyio.lowlevel.checkpoint()
         with damage.noted(one.slot):
+            for names in (one.record.directory.fields, *written.values()):
+                known.update(dict.fromkeys(names))
             reads.append(
                 plan_read(gateway.keyspace, one, fields=fields, written=written, outputs=outputs)
             )
@@ -141,7 +145,7 @@ async def _read_written(
     for first in range(0, len(having), _WRITTEN_SLICE):
         part = having[first : first + _WRITTEN_SLICE]
         commands = [_ask_for_written(gateway.keyspace, one, fields) for _, one in part]
-        replies = await gateway.pipeline(commands)
+        replies = await gateway.ask_payload(commands)
         for (at, one), command, reply in zip(part, commands, replies, strict=True):
             found = reply.items() if fields is None else zip(command[2:], reply, strict=True)
             result[at] = _written_cells(one.slot.group_id, found, hand_out)
@@ -192,7 +196,8 @@ def plan_read(
     committed: list[str] | None = None
     if fields is not None:
         everywhere = set.intersection(*(set(written.get(row, ())) for row in wanted.rows))
-        committed = [name for name in dict.fromkeys(fields) if name not in everywhere]
+        readable = set(record.directory.fields) - everywhere
+        committed = [name for name in dict.fromkeys(fields) if name in readable]
     is_all = len(wanted.rows) == record.directory.row_count
     rows = None if is_all and max(wanted.rows) < record.directory.row_count else wanted.rows
     plan = read_plan(record.directory, fields=committed, rows=rows)

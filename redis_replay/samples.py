@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from redis_replay._redis.gateway import Reads
 from redis_replay._redis.keys import Key
@@ -17,7 +17,6 @@ from redis_replay._redis.lua import Argument
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.run_scripts import MarkWritten
 from redis_replay._redis.scripts import Remove
-from redis_replay.arrays import Array
 from redis_replay.attachment import Attachment, FencedReads
 from redis_replay.claims import distinct_ids
 from redis_replay.codec import Value, encode_value
@@ -26,7 +25,7 @@ from redis_replay.errors import UnknownGroup
 from redis_replay.forms import ArrayForm, hand_out_as
 from redis_replay.groups import sample_ids_of, split_sample_id
 from redis_replay.meta import KVBatchMeta
-from redis_replay.outputs import Outputs
+from redis_replay.outputs import Outputs, as_it_is
 from redis_replay.reading import Row, WantedRows, read_groups
 from redis_replay.session import Session
 from redis_replay.stats import read_named
@@ -53,14 +52,14 @@ class SamplePlane:
         *,
         select_fields: Sequence[str] | None = None,
         arrays: ArrayForm = "read_only",
-        out: Mapping[str, Array] | None = None,
+        out: Mapping[str, Any] | None = None,
     ) -> list[Row]:
         """Return the rows of samples in the order asked, one dictionary per sample.
 
         Arrays are read-only views over the received bytes, without a copy, one block of memory for
-        each group; ``arrays`` asks for another form. A field that a row lacks is no key of its
-        dictionary. Reads only the selected columns and rows. Not atomic across groups; may be
-        repeated.
+        each group; ``arrays`` asks for another form. A field that a row lacks, selected or not, is
+        no key of its dictionary. Reads only the selected columns and rows. Not atomic across
+        groups; may be repeated.
 
         Nothing is returned if a group is damaged: all of the read that are, ready or claimed by
         this session, are quarantined in this call, and the error names them. Read the others then.
@@ -69,10 +68,10 @@ class SamplePlane:
             samples: Sample ids, or the meta of a batch.
             select_fields: Columns to read; all of them by default.
             arrays: ``"read_only"``, ``"writable"`` or ``"torch"``; see `redis_replay.forms`.
-            out: Field to a NumPy array of the caller, such as pinned memory, whose i-th entry
-                receives the i-th sample. Shape and dtype are those of the rows; a row may be
-                shorter than its entry along its first axis, whose rest is left alone. The cells
-                returned are views of it. What it holds after an error is undefined.
+            out: Field to a NumPy array or a tensor of the caller, such as pinned memory, whose
+                i-th entry receives the i-th sample. Shape and dtype are those of the rows; a row
+                may be shorter than its entry along its first axis, whose rest is left alone. The
+                cells returned are views of it. What it holds after an error is undefined.
 
         Raises:
             UnknownGroup: a group is not live, or is only reserved.
@@ -80,20 +79,21 @@ class SamplePlane:
             PayloadCorrupted: a payload fails its checksum; ``quarantined`` as before.
             SchemaMismatch: a newer version of this package wrote a group.
             ConfigurationError: a dtype, a compression or the form needs a package that is absent.
-            ValueError: a malformed sample id, an unknown row, field or form, or an array in ``out``
-                that does not fit.
-            TypeError: something in ``out`` is no array, or is for a field that holds none.
+            ValueError: a malformed sample id, an unknown row or form, a field that none of the
+                groups has, or an array in ``out`` that does not fit.
+            TypeError: something in ``out`` is no array, or is for a field that holds none or that a
+                row lacks.
         """
         sample_ids = samples.sample_ids if isinstance(samples, KVBatchMeta) else list(samples)
         places = [split_sample_id(sample_id) for sample_id in sample_ids]
-        outputs = Outputs(out, places=places, fields=select_fields) if out else None
+        form, damage = hand_out_as(arrays), Damage()
+        view = form if arrays == "torch" else as_it_is
+        outputs = Outputs(out, places=places, fields=select_fields, hand_out=view) if out else None
         wanted: dict[str, dict[int, None]] = {}
         for group_id, row in places:
             wanted.setdefault(group_id, {})[row] = None
-        form, damage = hand_out_as(arrays), Damage()
-        if out and arrays == "torch":
-            raise ValueError("out holds NumPy arrays; read in another form, and make tensors of it")
         found: dict[str, Row] = {}
+        known: dict[str, None] = {}
         ids = list(wanted)
         for at in range(0, len(ids), _SLICE):
             part = {i: tuple(wanted[i]) for i in ids[at : at + _SLICE]}
@@ -107,11 +107,17 @@ class SamplePlane:
                     hand_out=form,
                     outputs=outputs,
                     damage=damage,
+                    known=known,
                 )
             )
         if damage.found:
             holder = self.claimant or await self._attached()
             await damage.raise_quarantined(self.session.link, holder)
+        if unknown := [name for name in select_fields or () if found and name not in known]:
+            raise ValueError(
+                f"none of the {len(ids)} groups has a field {', '.join(map(repr, unknown))}; "
+                f"there are {', '.join(map(repr, known))}"
+            )
         return [found[sample_id] for sample_id in sample_ids]
 
     async def put_samples(

@@ -53,7 +53,6 @@ from redis_replay import sampler_supports_buffer_checkpoint as sampler_supports_
 from redis_replay import sampler_supports_training_claims as sampler_supports_training_claims
 from redis_replay._redis.gateway import TransferWay
 from redis_replay._redis.records import CheckpointRecord
-from redis_replay.arrays import Array
 from redis_replay.attachment import Attachment
 from redis_replay.buffer import Rows
 from redis_replay.checkpoint_info import Incomplete, OnProgress, RestoreMode
@@ -571,7 +570,7 @@ class SamplePlane:
         *,
         select_fields: Sequence[str] | None = None,
         arrays: ArrayForm = "read_only",
-        out: Mapping[str, Array] | None = None,
+        out: Mapping[str, Any] | None = None,
     ) -> list[Row]:
         """Return the rows of samples in the order asked, one dictionary per sample."""
     def put_samples(

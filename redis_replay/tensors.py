@@ -55,6 +55,20 @@ def array_of_tensor(tensor: Any) -> Array:
     return bits.view(dtype_named(name))
 
 
+def memory_of_tensor(tensor: Any) -> Array:
+    """Return an array over the memory of a tensor on the host, pinned or not.
+
+    Raises:
+        TypeError: It is on another device, needs a gradient, or its dtype is not stored.
+    """
+    if tensor.device.type != "cpu" or tensor.requires_grad:
+        raise TypeError("a tensor must be on the host and need no gradient to be read into")
+    array = array_of_tensor(tensor)
+    if tensor.numel() and array.ctypes.data != tensor.data_ptr():
+        raise TypeError("a tensor that is conjugated or negated has no memory of its own values")
+    return array
+
+
 def tensor_of_array(array: Array) -> Any:
     """Return an array as a tensor: over its memory where that can be written to, else over a copy.
 

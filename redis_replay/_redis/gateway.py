@@ -200,6 +200,9 @@ class Gateway:
         if not commands:
             return []
         replies = await self.run(lambda _: _run_all(lines, commands, atomic=atomic))
+        return self._all_parsed(commands, replies)
+
+    def _all_parsed(self, commands: Sequence[Sequence[Argument]], replies: list[Any]) -> list[Any]:
         return [
             self._parsed(command, reply) for command, reply in zip(commands, replies, strict=True)
         ]
@@ -247,7 +250,8 @@ class Gateway:
         """
         if self._nodes is None or not commands:
             return await self.pipeline(commands)
-        return await self._ask_nodes(self._nodes, commands, is_large=False)
+        replies = await self._ask_nodes(self._nodes, commands, is_large=False)
+        return self._all_parsed(commands, replies)
 
     async def _ask_nodes(
         self, nodes: Nodes, commands: Sequence[Command], *, is_large: bool

@@ -245,9 +245,6 @@ async def test_an_unknown_form_is_refused_before_anything_is_read(runs: Runs) ->
     async with runs.open() as store:
         with pytest.raises(ValueError, match="'read_only', 'writable', 'torch'"):
             await store.samples.get_samples(["ghost_g0"], arrays="numpy")  # type: ignore[arg-type]
-        out = {"x": np.zeros(1)}
-        with pytest.raises(ValueError, match="out holds NumPy arrays"):
-            await store.samples.get_samples(["ghost_g0"], arrays="torch", out=out)
 
 
 async def test_narrowed_compressed_and_shared_fields_are_read_into_the_caller_s_arrays(
@@ -269,6 +266,23 @@ async def test_narrowed_compressed_and_shared_fields_are_read_into_the_caller_s_
         assert by_field(rows) == by_field(read)
         for name, array in out.items():
             np.testing.assert_array_equal(np.stack([row[name] for row in rows]), array)
+
+
+async def test_a_field_that_some_groups_lack_is_read_of_the_others(runs: Runs) -> None:
+    async with runs.open(group_size=SIZE) as store:
+        await commit(store, "with", [{"x": np.arange(3), "image": IMAGE} for _ in range(SIZE)])
+        await commit(store, "without", [{"x": np.arange(3)} for _ in range(SIZE)])
+        ids = samples_of("with") + samples_of("without")
+        read = await store.samples.get_samples(ids, select_fields=["image", "x"])
+        assert [["image", "x"]] * SIZE + [["x"]] * SIZE == [list(row) for row in read]
+        only = await store.samples.get_samples(ids, select_fields=["image"])
+        assert [["image"]] * SIZE + [[]] * SIZE == [list(row) for row in only]
+        with pytest.raises(
+            ValueError, match=r"the 2 groups .* 'y', 'imagee'; there are 'x', 'image'"
+        ):
+            await store.samples.get_samples(ids, select_fields=["x", "y", "imagee"])
+        with pytest.raises(ValueError, match=r"'image'; there are 'x'"):
+            await store.samples.get_samples(samples_of("without"), select_fields=["image"])
 
 
 async def test_a_row_that_lacks_a_field_has_no_entry_to_be_read_into(runs: Runs) -> None:

@@ -52,7 +52,23 @@ async def test_tensors_come_back_as_tensors_and_arrays(runs: Runs, torch: Any) -
         assert [np.ndarray] * 4 == [type(row[name]) for row in arrays for name in row]
         assert ["bfloat16"] * 2 == [row["logprobs"].dtype.name for row in arrays]
         out = torch.zeros(GROUP_SIZE, 5, dtype=torch.int64)
-        await trainer.samples.get_samples(
-            batch, select_fields=["input_ids"], out={"input_ids": out.numpy()}
+        probabilities = torch.ones(GROUP_SIZE, 5, dtype=torch.bfloat16)
+        read = await trainer.samples.get_samples(
+            batch,
+            select_fields=["input_ids", "logprobs", "mask"],
+            out={"input_ids": out, "logprobs": probabilities},
+            arrays="torch",
         )
         assert torch.equal(torch.stack([row["input_ids"] for row in rows]), out)
+        assert [[-0.5] * 5, [-0.5] * 4 + [1.0]] == probabilities.tolist()
+        assert torch.equal(rows[1]["mask"], read[1]["mask"])
+        read[1]["input_ids"][0] = 99
+        read[1]["logprobs"][0] = 2.0
+        assert (99, 2.0) == (int(out[1, 0]), float(probabilities[1, 0]))
+        for tensor, wrong in (
+            (torch.zeros(GROUP_SIZE, 5, device="meta"), "on the host"),
+            (torch.zeros(GROUP_SIZE, 5, requires_grad=True), "no gradient"),
+            (torch.zeros(GROUP_SIZE, 5, dtype=torch.cfloat).conj(), "no memory of its own"),
+        ):
+            with pytest.raises(TypeError, match=rf"out\['input_ids'\].*{wrong}"):
+                await trainer.samples.get_samples(batch, out={"input_ids": tensor})

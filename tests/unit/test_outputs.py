@@ -109,6 +109,7 @@ def test_a_field_that_holds_no_arrays_is_refused_by_name() -> None:
     ("array", "error", "match"),
     [
         ([1.0, 2.0], TypeError, "NumPy array.*list"),
+        (np.float32(1), TypeError, "NumPy array.*float32"),
         (np.zeros((2, 4))[:, ::2], ValueError, "C-contiguous"),
         (np.broadcast_to(np.zeros(3), (2, 3)), ValueError, "writable"),
         (np.zeros((3, 3)), ValueError, "2 samples"),
