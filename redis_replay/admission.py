@@ -106,7 +106,7 @@ class Admission:
     undelivered: list[int] = field(default_factory=list)
     given: set[int] = field(default_factory=set)
     _may_hold_unseen: bool = False
-    _turn: anyio.Lock = field(default_factory=anyio.Lock)
+    _turn: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
 
     def forget(self) -> None:
         """Know nothing of earlier admissions, which a restore has ended."""

@@ -43,7 +43,7 @@ class Claims:
     session: Session
     batches: list[int] = field(default_factory=list)
     _may_hold_unseen: bool = False
-    _turn: anyio.Lock = field(default_factory=anyio.Lock)
+    _turn: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
 
     def forget(self) -> None:
         """Know nothing of earlier claims."""

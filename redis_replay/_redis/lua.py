@@ -20,6 +20,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, fields
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -58,7 +59,7 @@ class ScriptCall(Generic[R]):
         """Return KEYS but for payload keys: the control keys, then each checkpoint's copies."""
         saved_ids: tuple[str, ...] = getattr(self, "saved_ids", ()) if self.SAVED else ()
         return [
-            *(keyspace.control(key) for key in self.KEYS),
+            *_control_names(keyspace, self.KEYS),
             *(keyspace.saved(saved_id, key) for saved_id in saved_ids for key in self.SAVED),
         ]
 
@@ -78,6 +79,11 @@ class ScriptCall(Generic[R]):
             else:
                 scalars.append("" if value is None else value)
         return scalars + lists
+
+
+@lru_cache(maxsize=1024)
+def _control_names(keyspace: Keyspace, keys: tuple[Key, ...]) -> tuple[str, ...]:
+    return tuple(map(keyspace.control, keys))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Nothing that is received is trusted: lengths, nesting and numbers are bounded.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final, cast
 
 from redis.exceptions import ConnectionError as ConnectionLost
@@ -20,6 +21,7 @@ Receive = Callable[[Sequence[memoryview]], Awaitable[int]]
 """Fills the buffers in turn with what has arrived, at least one byte; 0 says that the end came."""
 
 _LARGE_BYTES: Final = 16_384
+_SHORT_CHARACTERS: Final = 256
 _BUFFER_BYTES: Final = 16_384
 _SPILL_BYTES: Final = 64
 _MOST_BULK_BYTES: Final = 64 * 1024 * 1024
@@ -39,7 +41,10 @@ def pack_commands(commands: Sequence[Sequence[Argument | memoryview]]) -> list[B
     for command in commands:
         small.append(b"*%d\r\n" % len(command))
         for argument in command:
-            value = argument.encode() if type(argument) is str else _as_bytes(argument)
+            if type(argument) is str and len(argument) < _SHORT_CHARACTERS:
+                small.append(_packed_text(argument))
+                continue
+            value = _as_bytes(argument)
             size = len(value)
             if size < _LARGE_BYTES:
                 small.append(b"$%d\r\n%b\r\n" % (size, cast(bytes, value)))
@@ -51,7 +56,16 @@ def pack_commands(commands: Sequence[Sequence[Argument | memoryview]]) -> list[B
     return pieces
 
 
+@lru_cache(maxsize=2048)
+def _packed_text(text: str) -> bytes:
+    """Return a short text as an argument; keys and names come again with every call."""
+    value = text.encode()
+    return b"$%d\r\n%b\r\n" % (len(value), value)
+
+
 def _as_bytes(argument: Argument | memoryview) -> bytes | memoryview:
+    if type(argument) is int:
+        return b"%d" % argument
     if isinstance(argument, (bytes, memoryview)):
         return argument
     return str(argument).encode()
