@@ -31,7 +31,7 @@ from redis_replay.session import Session
 
 R = TypeVar("R")
 _LOG = logging.getLogger(__name__)
-_RECHECK_SECONDS: Final = 1.0
+_RECHECK_SECONDS: Final = 4.0
 _ADMISSION_FIELDS: Final = ("loader_revision", "loader_state", "policy", "store_epoch")
 
 

@@ -35,7 +35,7 @@ from redis_replay.session import Session
 from redis_replay.stats import read_rewards, read_slots, read_stats
 from redis_replay.types import MAX_GROUPS_PER_CALL, BufferStats, Reservation, SlotView
 
-_RECHECK_SECONDS: Final = 1.0
+_RECHECK_SECONDS: Final = 4.0
 _EVICT_SLICE: Final = 256
 
 Rows = Sequence[Mapping[str, Value]]

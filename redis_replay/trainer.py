@@ -39,7 +39,7 @@ from redis_replay.step_target import (
 )
 from redis_replay.tally import drain_stored_metrics
 
-_RECHECK_SECONDS: Final = 1.0
+_RECHECK_SECONDS: Final = 4.0
 
 OnDropped = Literal["shrink", "replace"]
 """What a trainer does about a dropped group: train a smaller batch, or wait for its replacement."""
@@ -160,12 +160,16 @@ class TrainerSession:
         """
         wakeups = self._session.link.wakeups
         deadline = math.inf if deadline_seconds is None else anyio.current_time() + deadline_seconds
+        known: int | None = None  # as of which ticket the trainer version is
         while True:
             ticket = await wakeups.ticket(Topic.READY)
+            moved = await wakeups.ticket(Topic.ADMISSION)
             await self._session.attach()
             weight = current_train_weight
             if weight is None:
-                await self.buffer.admission.refresh()
+                if moved != known:
+                    await self.buffer.admission.refresh()
+                    known = moved
                 weight = self.trainer_version
             minimum = min_prompt_groups
             while True:
@@ -183,7 +187,8 @@ class TrainerSession:
             if anyio.current_time() >= deadline:
                 await self._raise_starved(weight, deadline_seconds)
             patience = min(_RECHECK_SECONDS, max(0.0, deadline - anyio.current_time()))
-            await wakeups.wait(Topic.READY, ticket, at_most_seconds=patience)
+            if not await wakeups.wait(Topic.READY, ticket, at_most_seconds=patience):
+                known = None
 
     async def _lowered(self, sampler: PromptGroupSampler, step: int, min_prompt_groups: int) -> int:
         """Return the minimum that the step's losses leave; the same where it stays."""

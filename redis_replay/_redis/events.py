@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, cast
+from typing import Any, Final
 
 import anyio
 from redis.exceptions import RedisError
@@ -22,11 +22,12 @@ from redis.exceptions import RedisError
 from redis_replay._redis.connect import Target
 from redis_replay._redis.faults import is_transient
 from redis_replay._redis.keys import Key, Keyspace
+from redis_replay._redis.lines import Lines
 from redis_replay.processes import require_own_process
 
 _LOG = logging.getLogger(__name__)
-_Entries = list[tuple[bytes, dict[bytes, bytes]]]
-_BLOCK_SECONDS: Final = 2.0
+_Entries = list[tuple[bytes, list[bytes]]]
+_BLOCK_SECONDS: Final = 5.0
 _RECONNECT_SECONDS: Final = 0.25
 _REST_AFTER_SECONDS: Final = 0.1
 
@@ -62,6 +63,9 @@ _TOPICS: Final[Mapping[str, frozenset[Topic]]] = {
 }
 
 
+_NOTHING: Final = frozenset[Topic]()
+
+
 @dataclass
 class Wakeups:
     """Counts what moved, by topic, and wakes who waits for it.
@@ -92,7 +96,8 @@ class Wakeups:
             ForkedStore: this process was forked from the one that reads the stream.
         """
         require_own_process(self._opener)
-        await self._started.wait()
+        if not self._started.is_set():  # a wait for what has happened costs a turn of the loop
+            await self._started.wait()
         return self._counts[topic]
 
     async def wait(self, topic: Topic, ticket: int, *, at_most_seconds: float) -> bool:
@@ -140,31 +145,52 @@ class Wakeups:
         self.is_resting = False
 
     async def _read(self) -> None:
-        stream = self.keyspace.control(Key.EVENTS)
-        client = self.target.serving(stream).connect(block_seconds=_BLOCK_SECONDS)
+        lines = Lines(self.target.serving(self.keyspace.control(Key.EVENTS)))
         try:
             while True:
                 try:
                     await self._rest()
                     if self._last_id is None:
-                        newest = cast(_Entries, await client.xrevrange(stream, count=1))
-                        self._last_id = newest[0][0].decode() if newest else "0-0"
-                        self._started.set()
-                        self.move(frozenset(Topic))
-                    block = int(_BLOCK_SECONDS * 1000)
-                    reply = await client.xread({stream: self._last_id}, block=block)
+                        await self._begin(lines)
+                    entries = await self._entries(lines)
                 except (RedisError, OSError) as failure:
                     if not is_transient(failure):
                         _LOG.warning("the event stream cannot be read: %s", failure)
                     self._started.set()
                     self.move(frozenset(Topic))
-                    await client.connection_pool.disconnect()  # another server may serve it now
+                    await lines.close()  # another server may serve it now
                     await anyio.sleep(_RECONNECT_SECONDS)
                     continue
-                for _, entries in cast(list[tuple[bytes, _Entries]], reply or []):
+                if entries:
                     self._last_id = entries[-1][0].decode()
-                    kinds = {entry.get(b"kind", b"").decode() for _, entry in entries}
-                    self.move(frozenset[Topic]().union(*(_TOPICS.get(k, ()) for k in kinds)))
+                    moved = (_TOPICS.get(_kind_of(fields), _NOTHING) for _, fields in entries)
+                    self.move(_NOTHING.union(*moved))
         finally:
             with anyio.CancelScope(shield=True):
-                await client.aclose(close_connection_pool=True)
+                await lines.close()
+
+    async def _begin(self, lines: Lines) -> None:
+        """Go on behind the newest entry; what came before it counts as moved."""
+        stream = self.keyspace.control(Key.EVENTS)
+        [newest] = await lines.run([("XREVRANGE", stream, "+", "-", "COUNT", 1)])
+        self._last_id = _accepted(newest)[0][0].decode() if newest else "0-0"
+        self._started.set()
+        self.move(frozenset(Topic))
+
+    async def _entries(self, lines: Lines) -> _Entries:
+        """Wait for entries behind the last one; none after a while."""
+        stream, block = self.keyspace.control(Key.EVENTS), int(_BLOCK_SECONDS * 1000)
+        command = ("XREAD", "BLOCK", block, "STREAMS", stream, self._last_id or "0-0")
+        [reply] = await lines.run([command], block_seconds=_BLOCK_SECONDS)
+        return _accepted(reply)[0][1] if reply else []
+
+
+def _kind_of(fields: list[bytes]) -> str:
+    """Return what an entry says first: the kind of mutation."""
+    return fields[1].decode() if fields[:1] == [b"kind"] else ""
+
+
+def _accepted(reply: Any) -> Any:
+    if isinstance(reply, RedisError):
+        raise reply
+    return reply

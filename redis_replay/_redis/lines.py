@@ -35,11 +35,15 @@ class Lines:
         default_factory=lambda: anyio.Semaphore(_MOST_LINES, fast_acquire=True)
     )
 
-    async def run(self, commands: Sequence[Command]) -> list[Any]:
+    async def run(self, commands: Sequence[Command], *, block_seconds: float = 0.0) -> list[Any]:
         """Send commands in one write on one line and return their replies in order.
 
         An error that the server replied with is returned in its place. Cancelled or failed, it is
         open whether they ran.
+
+        Args:
+            commands: What to send.
+            block_seconds: Longest time that the commands may block on the server.
 
         Raises:
             RedisError, OSError: as the client library raises them.
@@ -47,7 +51,7 @@ class Lines:
         async with self._room:
             line = self._kept.pop() if self._kept else await self._new_line()
             try:
-                replies = await _exchange(line, commands)
+                replies = await _exchange(line, commands, connect.SILENCE_SECONDS + block_seconds)
             except BaseException:
                 await line.disconnect(nowait=True)
                 raise
@@ -72,12 +76,14 @@ class Lines:
                 await self._kept.pop().disconnect()
 
 
-async def _exchange(line: AbstractConnection, commands: Sequence[Command]) -> list[Any]:
+async def _exchange(
+    line: AbstractConnection, commands: Sequence[Command], silence_seconds: float
+) -> list[Any]:
     packed: Any = pack_commands(commands)
-    with anyio.move_on_after(connect.SILENCE_SECONDS):
+    with anyio.move_on_after(silence_seconds):
         await line.send_packed_command(packed, check_health=False)
         return [await _reply(line) for _ in commands]
-    raise NoAnswer(f"the server did not answer within {connect.SILENCE_SECONDS:g} s")
+    raise NoAnswer(f"the server did not answer within {silence_seconds:g} s")
 
 
 async def _reply(line: AbstractConnection) -> Any:

@@ -101,10 +101,11 @@ async def _commands_of_a_waiter(socket: Path) -> float:
         select = partial(trainer.select, sampler, min_prompt_groups=1, max_prompt_groups=1)
         tasks.start_soon(select)
         await anyio.sleep(1)  # what it sends before it waits
-        start = time.monotonic()
+        start, begun = time.monotonic(), time.time()
         with anyio.move_on_after(_WATCHED_SECONDS):
             while True:
                 command = await monitor.next_command()
-                seen += command["client_type"] != "lua"  # those are a script's own
+                if command["time"] >= begun:
+                    seen += command["client_type"] != "lua"  # those are a script's own
         tasks.cancel_scope.cancel()
     return seen / (time.monotonic() - start)
