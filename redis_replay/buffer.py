@@ -30,6 +30,7 @@ from redis_replay.reservations import (
     validate_group_id,
     with_fence,
 )
+from redis_replay.samplers.trust import Trust
 from redis_replay.selection import Eviction, Selection, validate_version
 from redis_replay.session import Session
 from redis_replay.stats import read_rewards, read_slots, read_stats
@@ -68,6 +69,10 @@ class RedisReplayBuffer:
     def partition_id(self) -> str:
         """The partition of all its groups."""
         return self.session.link.gateway.keyspace.partition
+
+    def remember_sampler(self, trust: Trust) -> None:
+        """Know a sampler that works on this buffer, for what it must be trusted with."""
+        self.session.link.samplers[trust.name] = trust
 
     async def reserve(
         self,

@@ -9,16 +9,12 @@ dropped. The cost of making one does not depend on payload bytes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from redis_replay._redis.checkpoint_scripts import (
-    CreateCheckpoint,
-    MarkCheckpoint,
-    Restore,
-)
+from redis_replay._redis.checkpoint_scripts import CreateCheckpoint, MarkCheckpoint, Restore
 from redis_replay._redis.frames import StoreScript
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import CheckpointRecord
@@ -38,7 +34,10 @@ from redis_replay.codec import Value
 from redis_replay.errors import CheckpointDamaged, CheckpointMissing, StoreError
 from redis_replay.exporting import ExportReport, export_checkpoint
 from redis_replay.importing import import_checkpoint
-from redis_replay.restoring import Restorer
+from redis_replay.restoring import Restorer, require_trusted
+from redis_replay.samplers.config import SamplerConfig
+from redis_replay.samplers.factory import judge_sampler
+from redis_replay.samplers.trust import require_keepable
 from redis_replay.saved_state import drop_saved, read_digest
 from redis_replay.selection import validate_version
 from redis_replay.session import Link
@@ -54,6 +53,21 @@ class Checkpoints:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._restorer = Restorer(link)
+
+    def require_sampler(self, cfg: SamplerConfig | Mapping[str, object]) -> None:
+        """Return if checkpoints may be kept and restored under a sampler. Sends nothing.
+
+        For set-up code, before the first checkpoint or restore. As with each sampler that is made
+        on its buffers, this store refuses both from then on if the sampler is not trusted: a custom
+        class must declare ``supports_buffer_checkpoint`` and ``supports_training_claims`` itself.
+
+        Raises:
+            ConfigurationError: the class does not declare them.
+            ValueError, TypeError: the config is wrong, or its target no sampler; `create_sampler`.
+        """
+        trust = judge_sampler(cfg)
+        self._link.samplers[trust.name] = trust
+        require_keepable([trust])
 
     async def create(
         self,
@@ -81,6 +95,7 @@ class Checkpoints:
         Raises:
             ValueError, TypeError: a name, number or extra outside its limits.
             StepMismatch: the store's trainer version is another one.
+            ConfigurationError: a sampler of this store is not trusted with it, `require_sampler`.
             CheckpointExists: the name is taken, or 128 checkpoints are kept.
         """
         require_name(name)
@@ -88,6 +103,7 @@ class Checkpoints:
             validate_version("step", step)
         if keep is not None:
             validate_version("keep", keep, least=1)
+        require_keepable(self._link.samplers.values())
         call = CreateCheckpoint(
             name=name,
             step=step,
@@ -290,6 +306,7 @@ class Checkpoints:
             CheckpointDamaged: it is not what was written, or rows are gone; nothing was changed.
             CheckpointMismatch: more groups than the capacity, or another group size, batch size or
                 policy; nothing was changed.
+            ConfigurationError: a sampler of this store is not trusted with it, `require_sampler`.
             StoreUnavailable: no answer; the message says whether it is known to have been applied.
             ValueError: an unknown mode.
         """
@@ -297,6 +314,7 @@ class Checkpoints:
             raise ValueError(f"mode must be 'all', 'prompts_only' or 'none', got {mode!r}")
         if incomplete not in ("keep", "fill", "drop"):
             raise ValueError(f"incomplete must be 'keep', 'fill' or 'drop', got {incomplete!r}")
+        await require_trusted(self._link, mode)
         record = await self.record(name)
         damaged = await self._checked(record, mode, regenerate_damaged=regenerate_damaged)
         call = Restore(

@@ -29,6 +29,7 @@ from redis_replay.checkpoint_info import Incomplete, RestoreMode
 from redis_replay.checkpoints import Checkpoints
 from redis_replay.errors import ResumeRefused
 from redis_replay.preview import PolicyPreview, preview_policy
+from redis_replay.restoring import require_trusted
 from redis_replay.samplers.config import SamplerConfig
 from redis_replay.selection import validate_version
 from redis_replay.session import Link
@@ -115,6 +116,8 @@ class Recovery:
         plan = await self._plan(before, model_step, bookmark, reopened)
         for warning in plan.warnings:
             _LOG.warning("run %r: %s", self._link.gateway.keyspace.run, warning)
+        if plan.action == "restore" and not plan.is_done:
+            await require_trusted(self._link, mode)
         if dry_run or plan.is_done:
             return await self._report(plan, before)
         requeued = 0

@@ -15,12 +15,36 @@ from redis_replay._redis.checkpoint_scripts import Restore, Restored
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import CheckpointRecord, unpack_items
 from redis_replay._redis.refusals import Refusal, accept
-from redis_replay.errors import StoreUnavailable
+from redis_replay.errors import ConfigurationError, StoreUnavailable
+from redis_replay.samplers.trust import require_restorable
 from redis_replay.saved_state import read_saved
 from redis_replay.session import Link
 
 _LOG = logging.getLogger(__name__)
 LeftOut = Mapping[str, bytes | None]
+
+
+async def require_trusted(link: Link, mode: str) -> None:
+    """Return if buffered groups may come back under the samplers of a run. A pure read.
+
+    Raises:
+        ConfigurationError: a sampler of this store is not trusted with it, or the run is bound to a
+            custom one that this store has not been told of.
+    """
+    if mode == "none":
+        return
+    require_restorable(link.samplers.values())
+    [policy] = await link.gateway.pipeline(
+        [("HGET", link.gateway.keyspace.control(Key.META), "policy")]
+    )
+    name = (policy or b"").decode()
+    if ":" in name and name not in link.samplers:
+        raise ConfigurationError(
+            f"the run is bound to the custom sampler {name!r}, and whether groups may be restored "
+            "under it is not known here; nothing was written. Name it first with "
+            "checkpoints.require_sampler (--custom-sampler on the command line), or restore with "
+            "mode='none', which brings no groups back."
+        )
 
 
 @dataclass

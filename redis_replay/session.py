@@ -33,6 +33,7 @@ from redis_replay.groups import CHUNK_BYTES, GroupRecords
 from redis_replay.heart import Heart, Pulse, end_owner
 from redis_replay.processes import OfOneProcess, require_own_process
 from redis_replay.run import OpenedRun
+from redis_replay.samplers.trust import Trust
 from redis_replay.tasks import FinishingTasks
 
 R = TypeVar("R")
@@ -76,6 +77,7 @@ class Link(OfOneProcess):
     )
     opener: int = field(default_factory=os.getpid)
     restoring: anyio.Lock = field(default_factory=anyio.Lock)
+    samplers: dict[str, Trust] = field(default_factory=dict[str, Trust])
 
     async def collect(self) -> None:
         """Free the payload of groups that are gone; what cannot be freed now is freed later."""

@@ -324,6 +324,7 @@ class ReplayStore(OfOneProcess):
             ResumeRefused: the store is newer than the model and there is no checkpoint of the
                 model's step, or the bookmark's groups are not to be had; nothing was changed.
             CheckpointError: the checkpoint of the model's step cannot be restored.
+            ConfigurationError: it would be, under a sampler that is not trusted with it.
             ValueError: a step that is none.
         """
         link = self._opened()

@@ -61,6 +61,7 @@ from redis_replay.forms import ArrayForm
 from redis_replay.protocols import LiveCut
 from redis_replay.reading import Row
 from redis_replay.run import OpenedRun
+from redis_replay.samplers.trust import Trust
 from redis_replay.trainer import OnDropped
 
 __all__ = [
@@ -131,6 +132,8 @@ __all__ = [
 
 class Checkpoints:
     """The checkpoints of one run. `ReplayStore.checkpoints`."""
+    def require_sampler(self, cfg: SamplerConfig | Mapping[str, object]) -> None:
+        """Return if checkpoints may be kept and restored under a sampler. Sends nothing."""
     def create(
         self,
         name: str,
@@ -383,6 +386,8 @@ class RedisReplayBuffer:
     @property
     def partition_id(self) -> str:
         """The partition of all its groups."""
+    def remember_sampler(self, trust: Trust) -> None:
+        """Know a sampler that works on this buffer, for what it must be trusted with."""
     def reserve(
         self,
         weight_version: int,

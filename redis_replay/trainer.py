@@ -27,6 +27,7 @@ from redis_replay.errors import ClaimMismatch, StepStarved
 from redis_replay.groups import batch_meta
 from redis_replay.meta import KVBatchMeta
 from redis_replay.protocols import PromptGroupSampler
+from redis_replay.samplers.trust import require_keepable
 from redis_replay.samplers.weight_fifo import WeightFifoSampler
 from redis_replay.samples import SamplePlane
 from redis_replay.selection import validate_version
@@ -236,6 +237,8 @@ class TrainerSession:
 
         Raises:
             CheckpointExists: the name is taken, or 128 checkpoints are kept; nothing was settled.
+            ConfigurationError: a sampler of this store is not trusted with checkpoints
+                (`Checkpoints.require_sampler` says so beforehand); nothing was settled.
             ValueError: a checkpoint's name or a number outside its limits.
             StepMismatch: the store's trainer version is another one.
             ClaimMismatch: there are no claims (`skip_step`), or some that this session has not
@@ -264,6 +267,8 @@ class TrainerSession:
         if keep is not None:
             validate_version("keep", keep, least=1)
         name = require_name(checkpoint) if checkpoint is not None else ""
+        if name:
+            require_keepable(self._session.link.samplers.values())
         aborted, trained = await self.buffer.claims.settle_step(step, empty=empty, checkpoint=name)
         if name:
             await Checkpoints(self._session.link).finish(name, keep=keep)

@@ -19,6 +19,7 @@ from redis_replay._redis.connect import Target
 from redis_replay.checkpoint_info import CheckpointInfo, RestoreReport
 from redis_replay.cli.failures import EXIT_VIOLATED, plain_failures
 from redis_replay.cli.options import (
+    CustomSamplerOption,
     IncompleteName,
     JsonOption,
     PartitionOption,
@@ -26,7 +27,7 @@ from redis_replay.cli.options import (
     RunOption,
     UrlOption,
 )
-from redis_replay.cli.places import DEADLINE_SECONDS, only_run, reach
+from redis_replay.cli.places import DEADLINE_SECONDS, only_run, reach, require_custom_sampler
 from redis_replay.cli.screen import (
     BAD_STYLE,
     GOOD_STYLE,
@@ -210,20 +211,21 @@ def restore(
             "--regenerate-damaged", metavar="", help="Generate groups again whose rows are gone."
         ),
     ] = False,
+    custom_sampler: CustomSamplerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a run what it was; newer groups are dropped, and all sessions end."""
-    report = on_run(
-        url,
-        run,
-        partition,
-        lambda store: store.checkpoints.restore(
+
+    async def work(store: ReplayStore) -> RestoreReport:
+        require_custom_sampler(store, custom_sampler)
+        return await store.checkpoints.restore(
             name,
             mode=mode.value,
             incomplete=incomplete.value,
             regenerate_damaged=regenerate_damaged,
-        ),
-    )
+        )
+
+    report = on_run(url, run, partition, work)
     if as_json:
         write_json(_restore_document(report))
         return

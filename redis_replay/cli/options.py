@@ -47,6 +47,14 @@ DirectoryArgument = Annotated[
         help="Folder that the embedded server keeps its data in.",
     ),
 ]
+CustomSamplerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--custom-sampler",
+        metavar="MODULE:CLASS",
+        help="The run's own sampler class; it must declare that groups may be restored under it.",
+    ),
+]
 
 
 class SamplerName(StrEnum):

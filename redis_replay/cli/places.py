@@ -7,6 +7,7 @@ nothing was ever kept is not started either.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +26,7 @@ from redis_replay.errors import (
     StoreMissing,
     UnsupportedUrl,
 )
-from redis_replay.store import URL_VARIABLE
+from redis_replay.store import URL_VARIABLE, ReplayStore
 
 DEADLINE_SECONDS: Final = 3.0
 """How long a command waits for a server that does not answer."""
@@ -140,6 +141,21 @@ async def only_run(target: Target, *, run: str | None, partition: str | None) ->
             f"{_names(matching)}"
         )
     return Keyspace(*matching[0])
+
+
+def require_custom_sampler(store: ReplayStore, target: str | None) -> None:
+    """Tell a store of the run's custom sampler class, if one was named.
+
+    Raises:
+        ConfigurationError: it is no sampler, or is not trusted with checkpoints.
+    """
+    if target is None:
+        return
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it
+    try:
+        store.checkpoints.require_sampler({"name": "custom", "target": target})
+    except (ImportError, ValueError, TypeError) as refused:
+        raise ConfigurationError(str(refused)) from refused
 
 
 def _names(runs: Sequence[tuple[str, str]]) -> str:

@@ -15,6 +15,7 @@ from redis_replay._redis.connect import Target
 from redis_replay._redis.keys import Key
 from redis_replay.cli.failures import plain_failures
 from redis_replay.cli.options import (
+    CustomSamplerOption,
     IncompleteName,
     JsonOption,
     PartitionOption,
@@ -23,7 +24,7 @@ from redis_replay.cli.options import (
     SamplerName,
     UrlOption,
 )
-from redis_replay.cli.places import DEADLINE_SECONDS, only_run, reach
+from redis_replay.cli.places import DEADLINE_SECONDS, only_run, reach, require_custom_sampler
 from redis_replay.cli.screen import (
     BAD_STYLE,
     QUIET_STYLE,
@@ -80,6 +81,7 @@ def resume(
             help="Change nothing; say what would be done, and what each sampler would take.",
         ),
     ] = False,
+    custom_sampler: CustomSamplerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a run to the step of a model checkpoint, and say what was found."""
@@ -93,6 +95,7 @@ def resume(
             create=False,
             deadline_seconds=DEADLINE_SECONDS,
         ) as store:
+            require_custom_sampler(store, custom_sampler)
             report = await store.resume(
                 model_step=model_step,
                 take_over=take_over,

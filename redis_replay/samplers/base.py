@@ -21,6 +21,7 @@ import anyio
 from redis_replay.errors import StoreError
 from redis_replay.meta import KVBatchMeta
 from redis_replay.processes import require_own_process
+from redis_replay.samplers.trust import remember_sampler, trust_of
 from redis_replay.selection import Eviction, Selection, validate_group_bounds, validate_version
 from redis_replay.types import SlotView
 
@@ -110,6 +111,7 @@ class BaseSampler(abc.ABC):
         self._seed: tuple[int, bool] | None = None
         self._flushing = anyio.Lock(fast_acquire=True)
         self._maker = os.getpid()
+        remember_sampler(buffer, trust_of(type(self)))
 
     @abc.abstractmethod
     async def admit(self, *, trainer_version_fn: Callable[[], int]) -> int | None:

@@ -8,9 +8,7 @@ before it is constructed, by static look-ups only, so that no property of a stra
 3. every member of `PromptGroupSampler` must be there (the Protocol's own stubs do not count, and
    an abstract method is missing).
 
-A capability (``supports_buffer_checkpoint``, ``supports_training_claims``) counts as declared only
-if it stands in the class's own body or in that of a base class outside this package: what a
-built-in may be trusted with says nothing about what a subclass of it does. Undeclared is false.
+What a class may be trusted with is read by `redis_replay.samplers.trust`.
 """
 
 from __future__ import annotations
@@ -32,13 +30,17 @@ from redis_replay.samplers.config import (
 )
 from redis_replay.samplers.in_order import InOrderSampler
 from redis_replay.samplers.ready_first import ReadyFirstSampler
+from redis_replay.samplers.trust import (
+    CHECKPOINT,
+    CLAIMS,
+    Trust,
+    declared_capability,
+    plain_capability,
+    remember_sampler,
+    trust_of,
+)
 from redis_replay.samplers.weight_fifo import WeightFifoSampler
 from redis_replay.samplers.windowed import WindowedSampler
-
-_PACKAGE: Final = __name__.partition(".")[0]
-
-_CHECKPOINT: Final = "supports_buffer_checkpoint"
-_CLAIMS: Final = "supports_training_claims"
 
 _BUILT_INS: Final[Mapping[type, tuple[type[Any], tuple[str, ...]]]] = {
     WindowedSamplerConfig: (
@@ -103,7 +105,7 @@ def sampler_supports_buffer_checkpoint(cfg: SamplerConfig | Mapping[str, object]
     Raises:
         TypeError: The declaration is not a boolean class attribute.
     """
-    return _supports(parse_sampler_config(cfg), _CHECKPOINT)
+    return _supports(parse_sampler_config(cfg), CHECKPOINT)
 
 
 def sampler_supports_training_claims(cfg: SamplerConfig | Mapping[str, object]) -> bool:
@@ -114,7 +116,7 @@ def sampler_supports_training_claims(cfg: SamplerConfig | Mapping[str, object]) 
     Raises:
         TypeError: The declaration is not a boolean class attribute.
     """
-    return _supports(parse_sampler_config(cfg), _CLAIMS)
+    return _supports(parse_sampler_config(cfg), CLAIMS)
 
 
 def _sampler_class_for_config(cfg: SamplerConfig) -> type[Any]:
@@ -155,17 +157,35 @@ def _create_custom_sampler(
     buffer: object, cfg: CustomSamplerConfig, sampler_class: type[Any]
 ) -> PromptGroupSampler:
     """Judge a custom class, construct it, and judge what only its constructor can have set."""
-    for capability in (_CHECKPOINT, _CLAIMS):
-        _declared_capability(sampler_class, capability)
-    abstract: frozenset[str] = vars(sampler_class).get("__abstractmethods__", frozenset())
-    missing = _missing_members(sampler_class) | abstract
-    constructor_may_set = _ATTRIBUTES - {_CHECKPOINT}
-    if abstract or missing - constructor_may_set:
-        _refuse_incomplete(cfg, missing)
+    trust = _judge(cfg, sampler_class)
     sampler = sampler_class(buffer, **(cfg.model_extra or {}))
     if missing := _missing_members(sampler):
         _refuse_incomplete(cfg, missing)
+    remember_sampler(buffer, trust)
     return cast(PromptGroupSampler, sampler)
+
+
+def judge_sampler(cfg: SamplerConfig | Mapping[str, object]) -> Trust:
+    """Return what the class that a config names is trusted with, without constructing it.
+
+    Raises:
+        ValueError, TypeError: as `create_sampler`, but for what only a constructor can tell.
+    """
+    config = parse_sampler_config(cfg)
+    sampler_class = _sampler_class_for_config(config)
+    if isinstance(config, CustomSamplerConfig):
+        return _judge(config, sampler_class)
+    return trust_of(sampler_class)
+
+
+def _judge(cfg: CustomSamplerConfig, sampler_class: type[Any]) -> Trust:
+    trust = trust_of(sampler_class)
+    abstract: frozenset[str] = vars(sampler_class).get("__abstractmethods__", frozenset())
+    missing = _missing_members(sampler_class) | abstract
+    constructor_may_set = _ATTRIBUTES - {CHECKPOINT}
+    if abstract or missing - constructor_may_set:
+        _refuse_incomplete(cfg, missing)
+    return trust
 
 
 def _missing_members(subject: object) -> frozenset[str]:
@@ -191,25 +211,5 @@ def _supports(cfg: SamplerConfig, capability: str) -> bool:
     """Return a capability of the class that a config names."""
     sampler_class = _sampler_class_for_config(cfg)
     if isinstance(cfg, CustomSamplerConfig):
-        return _declared_capability(sampler_class, capability)
-    return _plain_boolean(
-        inspect.getattr_static(sampler_class, capability, None), sampler_class, capability
-    )
-
-
-def _declared_capability(sampler_class: type[Any], capability: str) -> bool:
-    """Return what the author of a custom class declared, false when nothing."""
-    for owner in sampler_class.__mro__:
-        ours = owner.__module__.partition(".")[0] == _PACKAGE
-        if capability in vars(owner) and (owner is sampler_class or not ours):
-            return _plain_boolean(vars(owner)[capability], sampler_class, capability)
-    return False
-
-
-def _plain_boolean(value: object, sampler_class: type[Any], capability: str) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(
-            f"{sampler_class.__name__}.{capability} must be a boolean class attribute, "
-            f"got {type(value).__name__}"
-        )
-    return value
+        return declared_capability(sampler_class, capability)
+    return plain_capability(sampler_class, capability)

@@ -17,6 +17,7 @@ from redis_replay.checkpoint_files import MANIFEST
 from redis_replay.store import DEFAULT_PARTITION
 from tests.command_line import CAPACITY, CommandLine, Finished, busy_run, server_at
 from tests.contract.exports import files_in
+from tests.contract.test_sampler_trust import Declared, custom
 
 pytestmark = pytest.mark.anyio
 
@@ -120,6 +121,27 @@ async def test_restore_says_where_to_go_on(cli: CommandLine, real_server: str, r
         assert {"ready": "0", "tickets": "4"} == {
             name.strip(): counts[name] for name in ("ready", "tickets")
         }
+
+
+async def test_a_run_of_a_custom_sampler_is_restored_when_its_class_says_so(
+    cli: CommandLine, real_server: str, run: str
+) -> None:
+    place = ("--run", run)
+    async with redis_replay.open_store(real_server, run=run, capacity=9, group_size=2) as store:
+        sampler = redis_replay.create_sampler(store.buffer, custom(Declared))
+        await sampler.flush()  # type: ignore[attr-defined]
+        await store.checkpoints.create("one")
+    refused = await cli("checkpoint restore", "one", *place)
+    assert_refused(refused, f"{Declared.__module__}:Declared", "--custom-sampler")
+    for target, says in (
+        (f"{Declared.__module__}:Undeclared", "supports_buffer_checkpoint = True"),
+        ("nowhere:Nobody", "No module named 'nowhere'"),
+    ):
+        named = ("--custom-sampler", target)
+        assert_refused(await cli("checkpoint restore", "one", *place, *named), says)
+    named = ("--custom-sampler", f"{Declared.__module__}:Declared")
+    assert 0 == (await cli("checkpoint restore", "one", *place, *named)).status
+    assert 0 == (await cli("resume", *place, *named)).status
 
 
 async def test_an_export_goes_into_a_run_that_is_not_there_on_another_server(
