@@ -14,10 +14,11 @@ the live groups.
  7    every committed slot has its record and all its payload bytes; payload_bytes adds up
  8    the ledger of ends adds up to the totals
  9    the dispatch cursor covers every target step that was admitted and is live
-10    prompts and records belong to live slots (or wait for collection)
+10    prompts and records belong to live slots (or wait for collection, or are read to the end)
 11    step accounts and the reward tally are well formed; only what is carried may be negative
 12    control record, owners, manifests, ledger and totals are readable
-13    what is dead, pinned or condemned is not live; what is pinned is in a checkpoint
+13    what is dead, pinned, condemned or selected for good is not live and in one of these; what is
+      pinned is in a checkpoint
 ====  ==========================================================================================
 """
 
@@ -38,12 +39,14 @@ from redis_replay._redis.records import (
 )
 from redis_replay.errors import PayloadCorrupted, StoreCorrupted, StoreMissing
 from redis_replay.groups import unpack_record
+from redis_replay.selected import parse_selected
 from redis_replay.transitions import ENDS
 from redis_replay.types import GroupState
 
 _HASHES: Final = (
     *(Key.META, Key.SLOTS, Key.PROMPTS, Key.GROUPS, Key.OWNERS, Key.LOST, Key.BATCHES),
     *(Key.COUNTERS, Key.ENDS, Key.ADMISSIONS, Key.STEPS, Key.TALLY, Key.CHECKPOINTS),
+    Key.SELECTED,
 )
 _SETS: Final = (
     *(Key.RESERVED, Key.READY, Key.CLAIMED, Key.QUARANTINED, Key.RESERVED_BY_STEP),
@@ -131,7 +134,7 @@ async def audit_copy(gateway: Gateway, copy: ControlCopy) -> AuditReport:
         *_readable(_check_totals, copy),
         *_readable(_check_numbers, copy),
         *_readable(_check_claims, copy),
-        *_check_records(copy),
+        *_readable(_check_records, copy),
         *_check_accounts(copy),
         *await _check_payloads(gateway, copy),
         *await _check_pins(gateway, copy),
@@ -269,6 +272,10 @@ def _check_claims(copy: ControlCopy) -> Iterator[Violation]:
             claimed.add(slot.batch or 0)
             if slot.epoch not in lost and slot.group_id not in manifests.get(slot.batch or 0, ()):
                 yield Violation(5, f"{slot.group_id!r} is missing in batch {slot.batch}")
+    for number, packed in copy.hashes[Key.SELECTED].items():
+        epoch = int(unpack_items(packed)[0])
+        if epoch not in holders:
+            yield Violation(6, f"selection {number!r} is read by epoch {epoch}, which is nobody")
     for orphaned in manifests.keys() - claimed:
         yield Violation(5, f"batch {orphaned} has a manifest and no claimed group")
 
@@ -283,9 +290,19 @@ def _check_records(copy: ControlCopy) -> Iterator[Violation]:
         for slot in copy.slots
         if slot.payload_fence is not None
     }
+    read = {
+        group_field(slot.group_id, slot.payload_fence or 0)
+        for batch in parse_selected(copy.hashes[Key.SELECTED]).values()
+        for slot in batch
+    }
+    freed = {name for key in _FREED for name in copy.sets[key]}
     for name in map(bytes.decode, copy.hashes[Key.GROUPS]):
-        if name not in committed and not any(name in copy.sets[key] for key in _FREED):
+        if name not in committed | read | freed:
             yield Violation(10, f"record {name!r} belongs to no live group and is not to be freed")
+    for name in sorted(read & (committed | freed)):
+        yield Violation(13, f"{name!r} is selected for good, and live or to be freed")
+    for name in sorted(read - set(map(bytes.decode, copy.hashes[Key.GROUPS]))):
+        yield Violation(7, f"the record of {name!r} is missing")
     for name in committed:
         if name.encode() not in copy.hashes[Key.GROUPS]:
             yield Violation(7, f"the record of {name!r} is missing")

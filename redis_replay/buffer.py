@@ -8,6 +8,7 @@ position.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -32,6 +33,7 @@ from redis_replay.reservations import (
 )
 from redis_replay.samplers.trust import Trust
 from redis_replay.selection import Eviction, Selection, validate_version
+from redis_replay.selections import Selections
 from redis_replay.session import Session
 from redis_replay.stats import read_rewards, read_slots, read_stats
 from redis_replay.types import MAX_GROUPS_PER_CALL, BufferStats, Reservation, SlotView
@@ -58,12 +60,16 @@ class RedisReplayBuffer:
     admission: Admission = field(init=False)
     holdings: Holdings = field(init=False)
     commits: Commits = field(init=False)
+    selections: Selections = field(init=False)
+    _takes: Claims | Selections = field(init=False)
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.session)
         self.admission = Admission(self.session)
         self.holdings = Holdings(self.session)
         self.commits = Commits(self.session, self.holdings.reservations)
+        self.selections = Selections(self.session)
+        self._takes = self.claims
 
     @property
     def partition_id(self) -> str:
@@ -73,6 +79,16 @@ class RedisReplayBuffer:
     def remember_sampler(self, trust: Trust) -> None:
         """Know a sampler that works on this buffer, for what it must be trusted with."""
         self.session.link.samplers[trust.name] = trust
+
+    def selecting_for_good(self) -> RedisReplayBuffer:
+        """Return this buffer for a sampler without training claims; `Selections`.
+
+        What `claim` and `claim_for_training` of the view take has ended, and is read until the
+        session commits a step, clears it or ends (D51).
+        """
+        view = copy(self)
+        view._takes = self.selections
+        return view
 
     async def reserve(
         self,
@@ -148,14 +164,7 @@ class RedisReplayBuffer:
                 await wakeups.wait(Topic.SPACE, ticket, at_most_seconds=_RECHECK_SECONDS)
 
     async def _reserve(self, draft: Reservation) -> Reservation:
-        columns = as_columns([draft])
-        call = Reserve(
-            columns.group_ids,
-            columns.weights,
-            columns.targets,
-            columns.prompt_refs,
-            columns.replacements,
-        )
+        call = Reserve(*as_columns([draft]))
         with self.holdings.asking(draft.group_id):
             fence = await self.session.call_now(call)
             return self.holdings.hold(with_fence(draft, fence))
@@ -176,11 +185,8 @@ class RedisReplayBuffer:
         first; so a host that dispatches calls this before it dispatches anew.
 
         Args:
-            max_tickets: At most this many, 1 to 1,024.
+            max_tickets: At most this many, 1 to 1,024 (else a ``ValueError``).
             weight_version: Version of the weights that the new attempts begin with.
-
-        Raises:
-            ValueError: a number outside its limits.
         """
         validate_version("weight_version", weight_version)
         if not 1 <= max_tickets <= MAX_GROUPS_PER_CALL:
@@ -304,14 +310,14 @@ class RedisReplayBuffer:
 
     async def claim(self, selection: Selection) -> tuple[KVBatchMeta | None, int]:
         """Claim what a policy's rule picks; `Claims.claim`."""
-        return await self.claims.claim(selection)
+        return await self._takes.claim(selection)
 
     async def claim_for_training(self, group_ids: Sequence[str]) -> KVBatchMeta:
         """Claim named ready groups, all or none, and return their metas in the order given.
 
         Atomic. Raises as `Claims.claim_exactly`.
         """
-        meta, _ = await self.claims.claim_exactly(group_ids)
+        meta, _ = await self._takes.claim_exactly(group_ids)
         if meta is None:
             raise UnknownGroup(f"none of the groups {list(group_ids)} could be claimed")
         return meta
@@ -382,8 +388,11 @@ class RedisReplayBuffer:
 
         ``None`` stands for a group without rewards, and for one that is not committed (any more).
         """
-        return await read_rewards(self.session.reads, group_ids)
+        waiting = await self._takes.waiting()
+        return await read_rewards(self.session.reads, group_ids, waiting=waiting)
 
     async def slots(self) -> list[SlotView]:
         """Return a view of every live slot in buffer order, read in one instant."""
-        return await read_slots(self.session.reads)
+        waiting = [slot.view({}) for slot in await self._takes.waiting()]
+        slots = await read_slots(self.session.reads)
+        return sorted([*waiting, *slots], key=lambda slot: slot.order) if waiting else slots

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import anyio
+import anyio.lowlevel
 
 from redis_replay._redis.frames import SessionScript
 from redis_replay._redis.keys import Key
@@ -129,6 +130,10 @@ class Claims:
         partition = self.session.link.gateway.keyspace.partition
         return batch_meta(partition, slots, records, current_train_weight=current_train_weight)
 
+    async def waiting(self) -> list[SlotRecord]:
+        """Return nothing: what no caller has received is given back, not kept."""
+        return []
+
     async def give_back_unseen(self) -> None:
         """Requeue claims that no caller has seen, because their reply or metas never came."""
         async with self._turn:
@@ -166,6 +171,7 @@ class Claims:
         Returns:
             The number of late reservations aborted, and the ids of the trained groups.
         """
+        await anyio.lowlevel.checkpoint()  # what a cancelled caller left is put back first
         await self.give_back_unseen()
         call = Settle(
             step=step,
@@ -173,7 +179,7 @@ class Claims:
             empty=int(empty),
             checkpoint=checkpoint,
             created_ms=now_ms() if checkpoint else 0,
-            batches=tuple(self.batches),
+            batches=(*self.batches, *self.session.selected.received),
             saved_ids=(new_saved_id(),) if checkpoint else (),
         )
         return await self._settle(call)
@@ -186,6 +192,7 @@ class Claims:
             ClaimMismatch: unknown or missing ids, both named; nothing was released.
         """
         named = distinct_ids(group_ids)
+        self.session.selected.require_none("released", named)
         batches = tuple(self.batches)
         call = Settle(step=None, exact=1, empty=0, batches=batches, group_ids=named)
         return (await self._settle(call))[1]
@@ -193,6 +200,7 @@ class Claims:
     async def _settle(self, call: Settle) -> tuple[int, tuple[str, ...]]:
         aborted, trained = await self.session.call(call)
         self.batches = [number for number in self.batches if number not in call.batches]
+        self.session.selected.settled(call.batches)
         self.session.link.tasks.start(self.session.link.collect)
         return aborted, trained
 
@@ -205,10 +213,16 @@ class Claims:
             UnknownGroup, WrongState: a group is not claimed; nothing was changed.
         """
         call = Requeue(all=0, failed=int(failed), group_ids=distinct_ids(group_ids))
+        self.session.selected.require_none("given back", call.group_ids)
         return await self._requeue(call)
 
     async def requeue_all(self, *, failed: bool) -> int:
-        """Give all claims of this session back. Atomic; returns the number."""
+        """Give all claims of this session back. Atomic; returns the number.
+
+        Raises:
+            ClaimMismatch: there are groups selected for good, which cannot be; nothing was changed.
+        """
+        self.session.selected.require_none("given back")
         return await self._requeue(Requeue(all=1, failed=int(failed), group_ids=()))
 
     async def _requeue(self, call: Requeue) -> int:
@@ -247,7 +261,12 @@ class Claims:
         self.session.link.tasks.start(self.session.link.collect)
 
     async def transfer(self, receiver: str, *, step: int) -> int:
-        """Hand all claims to another live session. Atomic; returns the number of groups."""
+        """Hand all claims to another live session. Atomic; returns the number of groups.
+
+        Raises:
+            ClaimMismatch: there are groups selected for good, which cannot be handed over.
+        """
+        self.session.selected.require_none("handed over")
         groups = await self.session.call(Transfer(receiver=receiver, step=step))
         self.batches.clear()
         return groups

@@ -8,7 +8,7 @@ has read, so that a healthy group is never taken for it (D62). The step learns o
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -78,11 +78,14 @@ class Damage:
             return await link.records.read([slot])
         return []
 
-    async def raise_quarantined(self, link: Link, holder: Attachment) -> None:
+    async def raise_quarantined(
+        self, link: Link, holder: Attachment, *, ended: Container[str] = ()
+    ) -> None:
         """Quarantine the groups that were noted, and raise; return if there are none.
 
-        A group that ended while it was read is not damaged. One that cannot be quarantined, being
-        somebody else's or the server being away, is reported all the same.
+        A group that ended while it was read is not damaged, but for those that had ``ended`` before
+        and have nothing left to quarantine. One that cannot be quarantined, being somebody else's
+        or the server being away, is reported all the same.
 
         Raises:
             PayloadDamaged: the error of the first group; ``quarantined`` names all.
@@ -90,13 +93,14 @@ class Damage:
         """
         quarantined: list[str] = []
         damaged: list[PayloadDamaged] = []
-        ended: ReplayError | None = None
+        gone: ReplayError | None = None
         for group_id, (slot, error) in self.found.items():
             try:
                 payload = {group_id: slot.payload_fence}
-                quarantined += await quarantine(link, holder, payload, reason=DAMAGED)
+                if group_id not in ended:
+                    quarantined += await quarantine(link, holder, payload, reason=DAMAGED)
             except (UnknownGroup, StaleAttempt) as refused:
-                ended = ended or refused
+                gone = gone or refused
                 continue
             except ReplayError as refused:
                 _LOG.warning("damaged group %r is not quarantined: %s", group_id, refused)
@@ -112,5 +116,5 @@ class Damage:
                 row=first.row,
                 quarantined=quarantined,
             ) from first
-        if ended is not None:
-            raise ended
+        if gone is not None:
+            raise gone

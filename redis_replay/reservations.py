@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from redis_replay.selection import validate_version
 from redis_replay.types import MAX_GROUP_ID_BYTES, MAX_PROMPT_REF_BYTES, Reservation
@@ -14,8 +14,7 @@ NO_FENCE: Final = 0
 """Fence of a draft that the store has not given a place yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReservationColumns:
+class ReservationColumns(NamedTuple):
     """Reservations as the scripts take them: one tuple per column, of equal lengths."""
 
     group_ids: tuple[str, ...]

@@ -17,6 +17,7 @@ from redis_replay._redis.lua import Argument
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.run_scripts import MarkWritten
 from redis_replay._redis.scripts import Remove
+from redis_replay._redis.selecting_scripts import LetGo
 from redis_replay.attachment import Attachment, FencedReads
 from redis_replay.claims import distinct_ids
 from redis_replay.codec import Value, encode_value
@@ -27,6 +28,7 @@ from redis_replay.groups import sample_ids_of, split_sample_id
 from redis_replay.meta import KVBatchMeta
 from redis_replay.outputs import Outputs, as_it_is
 from redis_replay.reading import Row, WantedRows, read_groups
+from redis_replay.selected import read_selected
 from redis_replay.session import Session
 from redis_replay.stats import read_named
 from redis_replay.types import MAX_GROUPS_PER_CALL, GroupState
@@ -112,7 +114,8 @@ class SamplePlane:
             )
         if damage.found:
             holder = self.claimant or await self._attached()
-            await damage.raise_quarantined(self.session.link, holder)
+            ended = self.session.selected.slots
+            await damage.raise_quarantined(self.session.link, holder, ended=ended)
         if unknown := [name for name in select_fields or () if found and name not in known]:
             raise ValueError(
                 f"none of the {len(ids)} groups has a field {', '.join(map(repr, unknown))}; "
@@ -141,7 +144,8 @@ class SamplePlane:
             ValueError: a column has not one value per sample, a row is none of its group, or a
                 value is longer than the server accepts; nothing was written.
             TypeError: a value cannot be stored; nothing was written.
-            ClaimMismatch: a group is claimed by somebody else; nothing was written.
+            ClaimMismatch: a group is claimed by somebody else, or was selected for good; nothing
+                was written.
             StaleOwner: the session that claimed has ended (`ClaimLost` for a trainer's); nothing
                 was written.
             SlotError: a group is not live or not claimed; nothing was written.
@@ -154,6 +158,8 @@ class SamplePlane:
                     f"field {name!r} has {len(values)} values for {len(sample_ids)} samples"
                 )
         cells: dict[str, list[Argument]] = {}
+        named = [split_sample_id(sample_id)[0] for sample_id in sample_ids]
+        self.session.selected.require_none("written back to", named)
         for at, sample_id in enumerate(sample_ids):
             group_id, row = split_sample_id(sample_id)
             if row >= (self.session.link.run.settings.group_size or 0):
@@ -206,7 +212,8 @@ class SamplePlane:
     async def clear_samples(self, sample_ids: Sequence[str]) -> int:
         """Remove whole groups by their samples and return the number of groups.
 
-        Atomic. Their payload is freed afterwards.
+        Atomic. Their payload is freed afterwards. Groups that this session has selected for good
+        have ended already: they are let go, in a call of their own.
 
         Raises:
             ValueError: only some rows of a group are named, for a group is never cut; or more than
@@ -226,9 +233,15 @@ class SamplePlane:
                 )
         if not named:
             return 0
-        removed = await self.session.call(Remove("cleared", group_ids=distinct_ids(named)))
+        held = self.session.selected.slots
+        ended = tuple(name for name in distinct_ids(named) if name in held)
+        rest = tuple(name for name in named if name not in held)
+        cleared = await self.session.call(Remove("cleared", group_ids=rest)) if rest else 0
+        if ended:
+            cleared += await self.session.call(LetGo(ended))
+            self.session.selected.let_go(ended)
         await self.session.link.collect()
-        return removed
+        return cleared
 
     async def _slots(self) -> list[SlotRecord]:
         reads = self._reads
@@ -240,7 +253,13 @@ class SamplePlane:
     ) -> list[WantedRows]:
         link = self.session.link
         slots: list[SlotRecord] = []
-        for group_id, slot in zip(wanted, await read_named(self._reads, list(wanted)), strict=True):
+        named = dict(zip(wanted, await read_named(self._reads, list(wanted)), strict=True))
+        named |= {i: slot for i, slot in self.session.selected.slots.items() if i in wanted}
+        if any(slot is None for slot in named.values()):
+            ended = await read_selected(self._reads)
+            kept = {slot.group_id: slot for batch in ended.values() for slot in batch}
+            named = {group_id: slot or kept.get(group_id) for group_id, slot in named.items()}
+        for group_id, slot in named.items():
             if slot is None or slot.payload_fence is None:
                 raise UnknownGroup(
                     f"group {group_id!r} has no committed rows: it is not live or only reserved",

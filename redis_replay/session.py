@@ -34,6 +34,7 @@ from redis_replay.heart import Heart, Pulse, end_owner
 from redis_replay.processes import OfOneProcess, require_own_process
 from redis_replay.run import OpenedRun
 from redis_replay.samplers.trust import Trust
+from redis_replay.selected import Selected
 from redis_replay.tasks import FinishingTasks
 
 R = TypeVar("R")
@@ -124,6 +125,7 @@ class Session:
     Attributes:
         owner: The name under which it holds groups.
         epoch: Number of this attachment, unique in the run; 0 before it is attached.
+        selected: Groups that it has selected for good and still reads.
     """
 
     link: Link
@@ -135,6 +137,7 @@ class Session:
     epoch: int = 0
     pulse: Pulse | None = None
     detached: bool = False
+    selected: Selected = field(default_factory=Selected)
     _attaching: anyio.Lock = field(default_factory=anyio.Lock)
     _room: anyio.Semaphore = field(
         default_factory=lambda: anyio.Semaphore(CALLS_IN_FLIGHT, fast_acquire=True)

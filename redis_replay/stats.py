@@ -98,10 +98,15 @@ async def read_named(reads: Reads, group_ids: Sequence[str]) -> list[SlotRecord 
     ]
 
 
-async def read_rewards(reads: Reads, group_ids: Sequence[str]) -> list[tuple[float, ...] | None]:
-    """Return the rewards of groups in the order given, ``None`` where there are none. Pure."""
+async def read_rewards(
+    reads: Reads, group_ids: Sequence[str], *, waiting: Sequence[SlotRecord] = ()
+) -> list[tuple[float, ...] | None]:
+    """Return the rewards of groups in the order given, ``None`` where there are none. Pure.
+
+    Groups that are ``waiting`` for their caller are looked up as they were.
+    """
     known: list[tuple[str, int]] = []
-    for slot in await read_named(reads, group_ids):
+    for slot in [*await read_named(reads, group_ids), *waiting]:
         if slot is not None and slot.payload_fence is not None:
             known.append((slot.group_id, slot.payload_fence))
     found = {record.group_id: record.rewards for record in await read_records(reads, known)}

@@ -392,5 +392,6 @@ def forget_session(buffer: RedisReplayBuffer) -> None:
     """Have a buffer know nothing of what its session held, which a restore has ended."""
     buffer.holdings.forget()
     buffer.claims.forget()
+    buffer.selections.forget()
     buffer.commits.forget()
     buffer.admission.forget()

@@ -383,11 +383,14 @@ class RedisReplayBuffer:
     admission: Any
     holdings: Any
     commits: Any
+    selections: Any
     @property
     def partition_id(self) -> str:
         """The partition of all its groups."""
     def remember_sampler(self, trust: Trust) -> None:
         """Know a sampler that works on this buffer, for what it must be trusted with."""
+    def selecting_for_good(self) -> RedisReplayBuffer:
+        """Return this buffer for a sampler without training claims; `Selections`."""
     def reserve(
         self,
         weight_version: int,

@@ -21,6 +21,7 @@ import pytest
 
 from redis_replay.audit import AuditReport
 from redis_replay.embedded import open_embedded
+from redis_replay.errors import UnknownGroup
 from redis_replay.opening import open_store
 from redis_replay.protocols import PromptGroupSampler
 from redis_replay.samplers.factory import (
@@ -136,6 +137,30 @@ class SamplerConformance:
         assert set(chosen) <= set(made)
         left = {slot.group_id for slot in await store.buffer.slots() if slot.state == "ready"}
         assert not left & set(chosen)
+
+    async def test_selected_groups_are_claimed_or_gone_as_the_class_declares(
+        self, store: ReplayStore
+    ) -> None:
+        """With training claims they are held until the step commits, without they have ended.
+
+        Either way their rows can be read until then, and are freed after it.
+        """
+        async with store.trainer(owner="conformance") as trainer:
+            made = await self.make_ready(store, 3)
+            meta, groups = await self.sampler(trainer.buffer).select(
+                current_train_weight=0, min_prompt_groups=1, max_prompt_groups=2
+            )
+            assert meta is not None
+            stats, keeps = await store.stats(), sampler_supports_training_claims(self.config)
+            expected = (groups, 0) if keeps else (0, groups)
+            assert expected == (stats.claimed, stats.trained)
+            await store.collect_garbage()
+            assert meta.size == len(await trainer.samples.get_samples(meta))
+            await trainer.commit_step(0)
+            stats = await store.stats()
+            assert (0, groups, len(made) - groups) == (stats.claimed, stats.trained, stats.ready)
+            with pytest.raises(UnknownGroup):
+                await trainer.samples.get_samples(meta)
 
     async def test_below_the_minimum_nothing_changes(self, store: ReplayStore) -> None:
         """``(None, 0)`` and every group still ready."""

@@ -282,7 +282,8 @@ class TrainerSession:
         """
         found = await read_bookmark(self._session.link.gateway)
         owned = [slot.group_id for slot in await self.buffer.claims.owned()]
-        return replace(found, step=found.step + bool(owned), trained=tuple(owned))
+        trains = bool(owned or self._session.selected.received)
+        return replace(found, step=found.step + trains, trained=tuple(owned))
 
     async def step_target(self, step: int) -> StepTarget:
         """Return what a step wanted, has and can still get; `read_step_target`."""

@@ -9,10 +9,11 @@ describe who may touch it next:
 * ``quarantined``: it failed too often or is damaged, and waits for a person; it holds no place in
   the buffer.
 
-Three ideas carry the table. Work is consumed by exactly one verb (`settle`), so nothing is trained
-twice. Giving back is not ending: a lost trainer's groups become ready again at their old place, a
-lost host's reservations become tickets; a counted failure too many, or rows that cannot be read
-back, lead to quarantine.
+Three ideas carry the table. Claims are consumed by exactly one verb (`settle`), so nothing is
+trained twice; a sampler without claims consumes what it selects (`select_for_good`). Giving back is
+not ending: a lost trainer's groups become ready again at their old place, a lost host's
+reservations become tickets; a counted failure too many, or rows that cannot be read back, lead to
+quarantine.
 Ends are final: an ended group leaves no slot, and its id may be reserved anew as another group.
 
 A verb may also leave a group in its state and change who holds it, under which number, or what it
@@ -48,6 +49,7 @@ TRANSITIONS: Final[Mapping[str, Moves]] = {
     "promote": {"ready": frozenset({"ready"})},
     "claim": {"ready": frozenset({"claimed"})},
     "claim_exact": {"ready": frozenset({"claimed"})},
+    "select_for_good": {"ready": frozenset({"trained"})},
     "evict": {"ready": frozenset({"evicted"})},
     "mark_written": {"claimed": frozenset({"claimed"})},
     "transfer": {"claimed": frozenset({"claimed"})},

@@ -42,6 +42,7 @@ class CreateCheckpoint(StoreScript[CheckpointRecord]):
     KEYS = (
         *SAVED_KEYS,
         *(Key.RESERVED, Key.READY, Key.CLAIMED, Key.QUARANTINED, Key.CHECKPOINTS, Key.EVENTS),
+        Key.SELECTED,
     )
     SAVED = SAVED_KEYS
 
@@ -161,6 +162,7 @@ class Restore(StoreScript[Restored]):
         *READY_KEYS,
         *CLAIM_ENDING_KEYS,
         *(Key.QUARANTINED, Key.LOST, Key.ADMISSIONS, Key.TALLY, Key.PINNED, Key.CHECKPOINTS),
+        Key.SELECTED,
     )
     SAVED = SAVED_KEYS
 

@@ -46,6 +46,7 @@ _TOPICS: Final[Mapping[str, frozenset[Topic]]] = {
     "commit": frozenset({Topic.READY}),
     "requeue": frozenset({Topic.READY, Topic.SPACE}),
     "promote": frozenset({Topic.READY}),
+    "select_for_good": frozenset({Topic.SPACE, Topic.READY}),
     "settle": frozenset({Topic.SPACE, Topic.ADMISSION, Topic.READY}),
     "version": frozenset({Topic.ADMISSION, Topic.READY}),
     "window": frozenset({Topic.ADMISSION}),

@@ -47,6 +47,7 @@ class Key(StrEnum):
     ENDS = "ends"
     EVENTS = "events"
     DEAD = "dead"
+    SELECTED = "selected"
     PINNED = "pinned"
     CONDEMNED = "condemned"
     CHECKPOINTS = "checkpoints"

@@ -264,6 +264,12 @@ REFUSALS: Final[Mapping[str, Builder]] = {
         errors.CheckpointMismatch,
         "which batches are incomplete is not known: the run was opened without groups_per_step",
     ),
+    "SELECTED": _plain(
+        errors.CheckpointError,
+        "groups that a sampler without training claims has selected are being trained: a "
+        "checkpoint would hold them neither in its buffer nor in a model, so none was made and "
+        "nothing was changed. Make it when their step is committed.",
+    ),
     "CHECKPOINTS_MOVED": _plain(
         errors.CheckpointMissing, "the run's checkpoints changed meanwhile; look again"
     ),

@@ -50,6 +50,7 @@ from redis_replay._redis.run_scripts import (
     SetDataset,
     SetWindow,
 )
+from redis_replay._redis.selecting_scripts import LetGo, SelectForGood
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ class Settle(SessionScript[tuple[int, tuple[str, ...]]]):
         *RETIRING_KEYS,
         *RESERVED_KEYS,
         *CLAIM_ENDING_KEYS,
-        *(Key.READY, Key.QUARANTINED, Key.ADMISSIONS, Key.TALLY, Key.CHECKPOINTS),
+        *(Key.READY, Key.QUARANTINED, Key.ADMISSIONS, Key.TALLY, Key.CHECKPOINTS, Key.SELECTED),
     )
     SAVED = SAVED_KEYS
 
@@ -349,7 +350,19 @@ class TakeTickets(SessionScript[list[SlotRecord]]):
 ALL_SCRIPTS: tuple[type[ScriptCall[Any]], ...] = (
     *(OpenRun, Resize, Attach, Heartbeat, EndOwner, BindPolicy, SetCursor, SetWindow, Publish),
     *(Acknowledge, Bury, Admit, Reserve, ApplyCut, Commit, Claim, ClaimExact, Settle, Requeue),
-    *(Transfer, Evict, Abort, Drop, Drain, Remove, Promote, TakeTickets, MarkWritten),
+    *(
+        SelectForGood,
+        LetGo,
+        Transfer,
+        Evict,
+        Abort,
+        Drop,
+        Drain,
+        Remove,
+        Promote,
+        TakeTickets,
+        MarkWritten,
+    ),
     *(
         Quarantine,
         Migrate,

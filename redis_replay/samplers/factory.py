@@ -9,6 +9,7 @@ before it is constructed, by static look-ups only, so that no property of a stra
    an abstract method is missing).
 
 What a class may be trusted with is read by `redis_replay.samplers.trust`.
+A class without training claims gets a buffer on which what it selects has ended (D51).
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ from redis_replay.samplers.trust import (
 )
 from redis_replay.samplers.weight_fifo import WeightFifoSampler
 from redis_replay.samplers.windowed import WindowedSampler
+
+_FOR_GOOD: Final = "selecting_for_good"
+"""Gives the buffer for a sampler without training claims, where a buffer has it."""
 
 _BUILT_INS: Final[Mapping[type, tuple[type[Any], tuple[str, ...]]]] = {
     WindowedSamplerConfig: (
@@ -158,6 +162,8 @@ def _create_custom_sampler(
 ) -> PromptGroupSampler:
     """Judge a custom class, construct it, and judge what only its constructor can have set."""
     trust = _judge(cfg, sampler_class)
+    if not trust.claims:
+        buffer = getattr(buffer, _FOR_GOOD, lambda: buffer)()
     sampler = sampler_class(buffer, **(cfg.model_extra or {}))
     if missing := _missing_members(sampler):
         _refuse_incomplete(cfg, missing)

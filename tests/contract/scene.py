@@ -23,6 +23,7 @@ from redis_replay._redis.gateway import Payload
 from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import ScriptCall
 from redis_replay._redis.refusals import Refusal
+from redis_replay._redis.selecting_scripts import LetGo, SelectForGood
 from redis_replay.groups import pack_record, payload_writes
 from redis_replay.payloads import EncodedGroup, encode_group
 from redis_replay.types import Reservation
@@ -189,6 +190,8 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     ),
     scripts.Claim: lambda _: scripts.Claim("buffer", 0, 9, 1, 9),
     scripts.ClaimExact: lambda _: scripts.ClaimExact(("z", "y")),
+    SelectForGood: lambda _: SelectForGood("buffer", 0, 9, 1, 9),
+    LetGo: lambda _: LetGo(()),
     scripts.Settle: lambda s: scripts.Settle(0, 0, 0, batches=(s.batch,)),
     scripts.Requeue: lambda _: scripts.Requeue(all=1, failed=1, group_ids=()),
     scripts.Transfer: lambda _: scripts.Transfer("receiver", 0),

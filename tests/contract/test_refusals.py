@@ -260,6 +260,11 @@ async def checkpoints_full(runs: Runs, store: Any) -> Met:
     return errors.CheckpointExists, "128 checkpoints", store.checkpoints.create("one-more")
 
 
+async def selected(runs: Runs, store: Any) -> Met:
+    await store.buffer.selecting_for_good().claim_for_training([await commit_ready(store, 0)])
+    return errors.CheckpointError, "selected are being trained", store.checkpoints.create("a")
+
+
 async def checkpoint_building(runs: Runs, store: Any) -> Met:
     await store.checkpoints.create("a")
     saved_id = (await store.checkpoints.record("a")).saved_id
@@ -355,6 +360,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "CHECKPOINT_CAPACITY": checkpoint_capacity,
     "CHECKPOINT_STEPS": checkpoint_steps,
     "CHECKPOINTS_MOVED": checkpoints_moved,
+    "SELECTED": selected,
 }
 
 

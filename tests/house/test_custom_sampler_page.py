@@ -12,7 +12,7 @@ import pytest
 
 from redis_replay import create_sampler
 from redis_replay.testing import SamplerConformance
-from tests.harness import Runs
+from tests.harness import Runs, commit_ready
 
 _PAGE = Path(__file__).parents[2] / "docs" / "custom-samplers.md"
 _BLOCKS = re.findall(r"^```python\n(.*?)^```", _PAGE.read_text(encoding="utf-8"), re.M | re.S)
@@ -25,6 +25,12 @@ for _block in _BLOCKS:
 
 class TestTheSamplerOfThePage(_MODULE.TestSpreadFirst):  # type: ignore[name-defined, misc]
     """Its own conformance suite, as the page derives it."""
+
+
+class TestTheSamplerOfThePageWithoutClaims(
+    _MODULE.TestSpreadFirstForGood  # type: ignore[name-defined, misc]
+):
+    """The page's variant without training claims."""
 
 
 class TestTheBuiltIns(SamplerConformance):
@@ -49,6 +55,15 @@ async def test_the_widest_spread_is_trained_first(runs: Runs) -> None:
         assert [[0.0, 1.0], [0.4, 0.5]] == trained
         left = [slot.group_id for slot in await store.buffer.slots()]
         assert ["none"] == left
+
+
+@pytest.mark.anyio
+async def test_a_variant_without_claims_is_read_before_its_step_commits(runs: Runs) -> None:
+    async with runs.open() as store, store.trainer(owner="t") as trainer:
+        for _ in range(3):
+            await commit_ready(store, 0)
+        assert [0.0, 1.0, 0.0, 1.0] == await _MODULE.train_two_for_good(trainer)
+        assert {"trained:selected": 2} == (await store.stats()).ends
 
 
 @pytest.mark.anyio

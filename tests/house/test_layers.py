@@ -53,6 +53,8 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "rollout",
                 "run",
                 "samples",
+                "selected",
+                "selections",
                 "server_checks",
                 "session",
                 "silence",

@@ -24,7 +24,7 @@ ASYNCHRONOUS = {
 TO_SUBCLASS = {"BaseSampler", "PromptGroupSampler", "TransactionalAdmissionSampler"}
 """What samplers are written against stays asynchronous, because a sampler is."""
 
-INTERNAL = {"session", "claims", "admission", "commits", "holdings"}
+INTERNAL = {"session", "claims", "admission", "commits", "holdings", "selections"}
 """Attributes of other modules' use, whose signatures the stub leaves out."""
 
 

@@ -7,8 +7,8 @@
 -- An older session of the name has died, which counts an attempt; a takeover is planned and counts none.
 -- May be repeated: a second epoch ends the first, which holds nothing.
 -- Keys: meta slots reserved ready claimed quarantined reserved_by_step ready_by_step claimed_by_step
---   ready_by_order reserved_by_owner claimed_by_owner tickets owners lost sessions batches acks counters dead
---   steps events
+--   ready_by_order reserved_by_owner claimed_by_owner tickets owners lost sessions batches acks selected counters
+--   dead steps events
 -- Args: owner role world lease_ms host takeover limit
 -- States: reserved -> reserved quarantined; claimed -> ready quarantined
 -- Returns: the new epoch, then of each session that was ended its epoch, its name and whether it holds more

@@ -5,8 +5,8 @@
 -- old place. A group that was held at a death counts an attempt; past the limit it is quarantined.
 -- May be repeated until nothing remains; a repetition changes nothing more.
 -- Keys: meta slots reserved ready claimed quarantined reserved_by_step ready_by_step claimed_by_step
---   ready_by_order reserved_by_owner claimed_by_owner tickets owners lost sessions batches acks counters dead
---   steps events
+--   ready_by_order reserved_by_owner claimed_by_owner tickets owners lost sessions batches acks selected counters
+--   dead steps events
 -- Args: owner epoch heartbeat planned limit
 -- States: reserved -> reserved quarantined; claimed -> ready quarantined
 -- Returns: tickets made, groups requeued, groups quarantined, whether more remain

@@ -6,8 +6,8 @@
 -- Orders, fences, seq and settings go on from where they are. Repeated, it is refused as stale, and the
 -- control record says under `restored_by` whose restore it was and under `restored` what it answered.
 -- Keys: meta slots prompts reserved ready claimed quarantined reserved_by_step ready_by_step claimed_by_step
---   ready_by_order reserved_by_owner claimed_by_owner tickets owners lost sessions admissions batches acks steps tally
---   counters ends dead pinned checkpoints events
+--   ready_by_order reserved_by_owner claimed_by_owner tickets owners lost sessions admissions batches acks selected
+--   steps tally counters ends dead pinned checkpoints events
 -- Args: name mode incomplete token saved_ids damaged
 -- States: none -> reserved ready quarantined removed
 -- Returns: groups ready, tickets, groups quarantined, batches to dispatch again, groups left out, the store epoch
@@ -21,6 +21,7 @@
 -- include: refill
 -- include: reopen
 -- include: position
+-- include: selected
 local refusal = control.open()
 if refusal then return refusal end
 local found = checkpoint.read(args.name)
@@ -40,6 +41,7 @@ local plan = revive.plan(groups_per_step or 0, version, control.draw('next_fence
 plan.stamped = plan.stamped or kept[4] == 'in_order'
 if plan.placed > capacity then return control.head('CHECKPOINT_CAPACITY', settings[2], text.whole(plan.placed)) end
 
+selected.let_go((selected.of()))
 local staying, stay, leaving, leave = inventory.compare(plan.records)
 inventory.bury_live(plan, staying, leaving)
 swap.exchange()

@@ -2,24 +2,26 @@
 --
 -- Why atomic: what was trained and the version that says so change together. Under `in_order` the
 -- reserved groups of passed steps are aborted here, so that no late commit can fill a closed step.
--- A step that was settled answers again with its first answer to whoever names the same claims.
--- Asked to, the same script keeps a checkpoint of what it leaves.
+-- Selections for good that are named among the batches are let go. A step that was settled answers again with
+-- its first answer to whoever names the same claims. Asked to, it keeps a checkpoint of what it leaves.
 -- Keys: meta slots prompts reserved ready claimed quarantined reserved_by_step claimed_by_step reserved_by_owner
---   claimed_by_owner tickets batches acks admissions steps tally counters ends dead checkpoints sessions owners events
+--   claimed_by_owner tickets batches acks admissions selected steps tally counters ends dead checkpoints sessions
+--   owners events
 -- Args: step exact empty checkpoint created_ms extra batches group_ids saved_ids
 -- States: claimed -> trained; reserved -> aborted
 -- Returns: groups trained, groups aborted, then the trained groups' ids
--- Refusals: STEP MISMATCH NOTHING ACKS CORRUPT CHECKPOINT_EXISTS CHECKPOINTS_FULL
+-- Refusals: STEP MISMATCH NOTHING ACKS CORRUPT CHECKPOINT_EXISTS CHECKPOINTS_FULL SELECTED
 -- include: session
 -- include: retire
 -- include: owner
 -- include: manifest
 -- include: checkpoint
+-- include: selected
 local refusal = session.open()
 if refusal then return refusal end
-local claims = {}
+local claims, seen = {}, {}
 for at, number in ipairs(args.batches) do
-  claims[at] = text.whole(number)
+  claims[at], seen[number] = text.whole(number), true
 end
 claims = table.concat(claims, ',')
 local kept = redis.call('HMGET', keys.meta, 'policy', 'last_step', 'last_claims', 'last_answer')
@@ -29,6 +31,7 @@ if args.step and args.step ~= control.version then
   end
   return control.head('STEP', text.whole(args.step))
 end
+local selections, chosen = selected.of(args.epoch, args.batches)
 local members = owner.held(keys.claimed_by_owner, args.epoch, 1025)
 local slots, corrupt = slot.load_listed(members, 'claimed')
 if not slots then return corrupt end
@@ -47,11 +50,8 @@ if args.exact == 1 then
   end
   if #unknown + #missing > 0 then return control.head('MISMATCH', text.pack(unknown), text.pack(missing)) end
 else
-  if #slots == 0 and args.empty == 0 then return control.head('NOTHING') end
-  local seen, unseen = {}, {}
-  for _, number in ipairs(args.batches) do
-    seen[number] = true
-  end
+  if #slots + chosen == 0 and args.empty == 0 then return control.head('NOTHING') end
+  local unseen = {}
   for _, found in ipairs(slots) do
     if not seen[found.batch] then unseen[#unseen + 1] = found.id end
   end
@@ -67,12 +67,13 @@ if args.step and kept[1] == 'in_order' then
   late, corrupt = slot.load_listed(passed, 'reserved')
   if not late then return corrupt end
 end
-refusal = args.checkpoint ~= '' and checkpoint.taken(args.checkpoint, 0)
+refusal = args.checkpoint ~= '' and (checkpoint.taken(args.checkpoint, 0) or selected.left(selections))
 if refusal then return refusal end
 
 retire.groups(slots, 'trained', 'trained')
 retire.groups(late, 'aborted', 'stale')
 manifest.forget(slots, {})
+selected.let_go(selections)
 steps.train(#slots)
 local answer = { text.whole(#slots), text.whole(#late), unpack(ids) }
 if args.step then

@@ -9,7 +9,7 @@ local control = { changes = {} }
 
 local COUNT = { meta = 'HLEN', slots = 'HLEN', prompts = 'HLEN', groups = 'HLEN', owners = 'HLEN', lost = 'HLEN',
   sessions = 'HLEN', admissions = 'HLEN', batches = 'HLEN', acks = 'HLEN', steps = 'HLEN', tally = 'HLEN',
-  counters = 'HLEN', ends = 'HLEN', checkpoints = 'HLEN', events = 'XLEN' }
+  counters = 'HLEN', ends = 'HLEN', checkpoints = 'HLEN', selected = 'HLEN', events = 'XLEN' }
 
 function control.head(code, ...)
   return { code, control.seq or '', control.cursor and text.whole(control.cursor) or '',

@@ -1,11 +1,12 @@
 -- holding: what sessions that have ended still hold, and its way back.
 --
 -- A reserved group becomes a redispatch ticket, a claimed one ready at its old place. A group that was held
--- at a death counts an attempt; past the limit it is quarantined.
+-- at a death counts an attempt; past the limit it is quarantined. What was selected for good is let go.
 -- Keys: meta reserved_by_owner claimed_by_owner counters lost sessions
 -- include: retire
 -- include: owner
 -- include: manifest
+-- include: selected
 local holding = {}
 
 -- Loads what a session holds, claims first, `limit` groups at most. Returns nil and a refusal.
@@ -16,7 +17,7 @@ function holding.load(name, epoch, counted, limit)
   local reserved, corrupt = slot.load_listed(owner.held(keys.reserved_by_owner, epoch, room), 'reserved')
   if corrupt then return nil, corrupt end
   return { name = name, epoch = text.whole(epoch), counted = counted, reserved = reserved, claimed = claimed,
-    more = #reserved == room }
+    selected = selected.of(epoch), more = #reserved == room }
 end
 
 -- Gives back what was loaded, under one fence. Returns the ids, and how many were quarantined. What remains of
@@ -25,6 +26,7 @@ function holding.give_back(held, fence)
   local limits = redis.call('HMGET', keys.meta, 'max_attempts', 'max_requeues')
   local most_attempts, most_requeues = tonumber(limits[1]), tonumber(limits[2])
   local ids, quarantined = {}, {}
+  selected.let_go(held.selected)
   retire.leftovers(held.reserved)
   retire.leftovers(held.claimed)
   listing.move(held.reserved, function(found)

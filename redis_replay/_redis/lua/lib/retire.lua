@@ -37,7 +37,8 @@ function retire.leftovers(slots)
   enter(dead)
 end
 
-function retire.groups(slots, ending, reason)
+-- Rows that are still `readable` are not named here, but when they are let go.
+function retire.groups(slots, ending, reason, readable)
   if #slots == 0 then return end
   local ids, dead, lost, bytes = {}, {}, {}, 0
   for at, found in ipairs(slots) do
@@ -50,7 +51,7 @@ function retire.groups(slots, ending, reason)
   redis.call('HDEL', keys.slots, unpack(ids))
   listing.remove(slots)
   redis.call('HDEL', keys.prompts, unpack(ids))
-  enter(dead)
+  if not readable then enter(dead) end
   steps.lose(lost)
   redis.call('HINCRBY', keys.counters, ending, #slots)
   redis.call('HINCRBY', keys.counters, 'payload_bytes', text.whole(0 - bytes))
