@@ -1,9 +1,10 @@
 """Frees the payload of groups that are gone, after they became invisible.
 
 `dead` names what nothing live refers to. What a checkpoint refers to is set aside as `pinned`; the
-rest is `condemned`: its keys are freed on whichever server holds them, then the entries forgotten.
-A crash between the two is harmless: freeing is idempotent. What a killed writer left without an
-entry is found by `find_orphans`.
+rest is `condemned` by one process, which frees the keys on whichever server holds them and then
+forgets the entries. A crash between the two is harmless: freeing is idempotent, and the next store
+that opens looks for what was left. What a killed writer left without an entry is found by
+`find_orphans`.
 """
 
 from __future__ import annotations
@@ -33,53 +34,59 @@ class Collector:
 
     gateway: Gateway
     frame: tuple[Argument, ...]
-    _turn: anyio.Lock = field(default_factory=anyio.Lock)
+    _turn: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
+    _looks_for_left: bool = True
+    _mine: list[str] = field(default_factory=list[str])
+    _saved_ids: tuple[str, ...] = ()
     _suspects: set[str] = field(default_factory=set)
 
     async def collect(self) -> int:
         """Free everything that is dead and in no checkpoint; return the number of entries.
 
-        May be repeated.
+        What other processes are freeing at this time is left to them. May be repeated.
         """
         freed = 0
         async with self._turn:
-            while entries := await self._condemned():
-                await self._free(entries)
-                reply = await self.gateway.call(Bury(tuple(entries)), self.frame)
-                freed += accept(reply)
+            if self._looks_for_left:
+                left = ("ZRANGE", self.gateway.keyspace.control(Key.CONDEMNED), 0, -1)
+                [entries] = await self.gateway.pipeline([left])
+                self._mine = [entry.decode() for entry in entries]
+                self._looks_for_left = False
+            dead = 1
+            while self._mine or dead:
+                while self._mine:
+                    part = self._mine[:_SLICE]
+                    await self._free(part)
+                    reply = await self.gateway.call(Bury(tuple(part)), self.frame)
+                    freed += accept(reply)
+                    del self._mine[: len(part)]
+                if dead:
+                    dead, self._mine = await self._condemn()
         return freed
 
-    async def _condemned(self) -> list[str]:
-        """Return entries that may be freed, having looked through dead ones until some are."""
-        control = self.gateway.keyspace.control
+    def look_for_left(self) -> None:
+        """Let the next collection free what a process that died was freeing, too."""
+        self._looks_for_left = True
+
+    async def _condemn(self) -> tuple[int, list[str]]:
+        """Return how many dead entries are left, and some that this process is to free."""
         while True:
-            left, dead, records = await self.gateway.pipeline(
-                [
-                    ("ZRANGE", control(Key.CONDEMNED), 0, _SLICE - 1),
-                    ("ZRANGE", control(Key.DEAD), 0, _SLICE - 1),
-                    ("HGETALL", control(Key.CHECKPOINTS)),
-                ]
-            )
-            if left or not dead:
-                return [entry.decode() for entry in left]
+            reply = await self.gateway.call(Condemn((), self._saved_ids), self.frame)
+            if not (isinstance(reply, Refusal) and reply.code == "CHECKPOINTS_MOVED"):
+                return accept(reply)
+            checkpoints = self.gateway.keyspace.control(Key.CHECKPOINTS)
+            [records] = await self.gateway.pipeline([("HGETALL", checkpoints)])
             known = [CheckpointRecord.parse(n.decode(), r) for n, r in records.items()]
-            saved_ids = tuple(record.saved_id for record in known)
-            call = Condemn(tuple(entry.decode() for entry in dead), saved_ids)
-            reply = await self.gateway.call(call, self.frame)
-            if isinstance(reply, Refusal) and reply.code == "CHECKPOINTS_MOVED":
-                continue
-            if entries := accept(reply):
-                return entries
+            self._saved_ids = tuple(record.saved_id for record in known)
 
     async def _free(self, entries: list[str]) -> None:
         keys = [self._key_of(entry) for entry in entries]
-        await self._unlink(keys)
         chunked = [key for key, entry in zip(keys, entries, strict=True) if entry[0] != "w"]
-        at = 1
-        while chunked:
-            freed = await self._unlink([f"{key}:c{at}" for key in chunked])
-            chunked = [key for key, count in zip(chunked, freed, strict=True) if count]
+        freed = await self._unlink([*keys, *(f"{key}:c1" for key in chunked)])
+        freed, at = freed[len(keys) :], 1
+        while chunked := [key for key, count in zip(chunked, freed, strict=True) if count]:
             at += 1
+            freed = await self._unlink([f"{key}:c{at}" for key in chunked])
 
     def _key_of(self, entry: str) -> str:
         numbers, _, group_id = entry.partition(":")

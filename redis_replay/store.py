@@ -369,7 +369,9 @@ class ReplayStore(OfOneProcess):
 
     async def collect_garbage(self) -> int:
         """Free the payload of groups that are gone and return the number of entries. Repeatable."""
-        return await self._opened().collector.collect()
+        collector = self._opened().collector
+        collector.look_for_left()
+        return await collector.collect()
 
     async def find_orphans(self) -> list[str]:
         """Free payload that nothing refers to; `Collector.find_orphans`."""

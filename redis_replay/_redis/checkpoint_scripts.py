@@ -119,8 +119,11 @@ class AddToImport(Unanswered, StoreScript[None]):
 
 
 @dataclass(frozen=True)
-class Condemn(StoreScript[list[str]]):
-    """Replies the entries that may be freed; ``saved_ids`` are those of all checkpoints."""
+class Condemn(StoreScript[tuple[int, list[str]]]):
+    """Replies how many entries are dead afterwards, and those that the caller is to free.
+
+    ``entries`` are the first ones if none are named; ``saved_ids`` are those of all checkpoints.
+    """
 
     entries: tuple[str, ...]
     saved_ids: tuple[str, ...]
@@ -129,8 +132,8 @@ class Condemn(StoreScript[list[str]]):
     KEYS = (*META_KEYS, Key.GROUPS, Key.DEAD, Key.PINNED, Key.CONDEMNED, Key.CHECKPOINTS)
     SAVED = (Key.SLOTS,)
 
-    def parse(self, details: list[bytes]) -> list[str]:
-        return [entry.decode() for entry in details]
+    def parse(self, details: list[bytes]) -> tuple[int, list[str]]:
+        return int(details[0]), [entry.decode() for entry in details[1:]]
 
 
 @dataclass(frozen=True)

@@ -189,4 +189,4 @@ async def test_nothing_is_condemned_by_who_does_not_know_the_checkpoints(runs: R
                 assert isinstance(refused, Refusal)
                 assert "CHECKPOINTS_MOVED" == refused.code
         knowing = Condemn((entry.decode(),), (record.saved_id,))
-        assert [] == await send_plain(store.buffer.session, knowing)
+        assert (0, []) == await send_plain(store.buffer.session, knowing)

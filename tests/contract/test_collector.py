@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from redis_replay import Eviction, Rule, Selection
+from redis_replay._redis.checkpoint_scripts import Condemn
 from redis_replay._redis.keys import Key, Keyspace
 from redis_replay._redis.run_scripts import Bury
 from redis_replay.errors import StoreMissing
@@ -58,6 +59,32 @@ async def test_a_collection_cut_short_between_freeing_and_forgetting_is_finished
             await dead_entries(runs),
             await runs.client.hlen(control_key(runs, Key.GROUPS)),
         )
+
+
+async def test_an_entry_is_freed_by_one_of_several_collectors(runs: Runs) -> None:
+    async with runs.open(capacity=200, group_size=1) as store:
+        stop_collecting(store)
+        session = store.buffer.session
+        entries = {f"{at}:g{at}": at for at in range(100)}
+        await attached(store)
+        await runs.client.zadd(control_key(runs, Key.DEAD), entries)
+        left, first = await send_plain(session, Condemn((), ()))
+        assert (36, 64) == (left, len(first))
+        left, second = await send_plain(session, Condemn((), ()))
+        assert (0, entries.keys()) == (left, {*first, *second})
+        assert (0, []) == await send_plain(session, Condemn((), ()))
+        assert 100 == await runs.client.zcard(control_key(runs, Key.CONDEMNED))
+        assert 100 == await send_plain(session, Bury((*first, *second)))
+
+
+async def test_a_running_store_leaves_to_others_what_they_free_until_it_is_asked(
+    runs: Runs,
+) -> None:
+    async with runs.open(group_size=1) as store:
+        assert 0 == await store.collect_garbage()
+        await runs.client.zadd(control_key(runs, Key.CONDEMNED), {"7:g": 1})
+        assert 0 == await store.buffer.session.link.collector.collect()
+        assert 1 == await store.collect_garbage()
 
 
 async def test_chunks_and_written_columns_are_freed_with_their_group(runs: Runs) -> None:

@@ -1,11 +1,11 @@
 -- condemn: decide which dead entries may be freed; what a checkpoint refers to is set aside instead.
 --
 -- Why atomic: no checkpoint is restored between the look at its slots and the decision. A condemned entry is
--- in no checkpoint and never lives again, so its payload may be freed at leisure.
--- May be repeated: entries that are not dead any more are left alone.
+-- in no checkpoint and never lives again, so its payload may be freed at leisure, by the one who was answered it.
+-- May be repeated: entries that are not dead any more are left alone. Without entries it takes the first 64.
 -- Keys: meta groups dead pinned condemned checkpoints
 -- Args: entries saved_ids
--- Returns: the entries that are condemned
+-- Returns: how many entries are dead still, then those that are condemned
 -- Refusals: CHECKPOINTS_MOVED
 -- include: checkpoint
 -- include: record
@@ -20,8 +20,9 @@ for _, name in ipairs(redis.call('HKEYS', keys.checkpoints)) do
   if not given[checkpoint.read(name).id] then return control.head('CHECKPOINTS_MOVED') end
 end
 if count ~= #args.saved_ids then return control.head('CHECKPOINTS_MOVED') end
-local pinned, condemned = {}, {}
-for _, entry in ipairs(args.entries) do
+local entries, pinned, condemned = args.entries, {}, {}
+if #entries == 0 then entries = redis.call('ZRANGE', keys.dead, 0, 63) end
+for _, entry in ipairs(entries) do
   local score = redis.call('ZSCORE', keys.dead, entry)
   local fence, id = string.match(entry, '^(%d+):(.*)$')
   local keeps = false
@@ -34,14 +35,14 @@ for _, entry in ipairs(args.entries) do
 end
 
 -- A full server refuses a script whose first write may need memory, so what frees some comes first.
-if #args.entries > 0 then redis.call('ZREM', keys.dead, unpack(args.entries)) end
+if #entries > 0 then redis.call('ZREM', keys.dead, unpack(entries)) end
 local answer = {}
 for at = 2, #condemned, 2 do
-  answer[#answer + 1] = condemned[at]
+  answer[at / 2] = condemned[at]
 end
 if #pinned > 0 then redis.call('ZADD', keys.pinned, unpack(pinned)) end
 if #answer > 0 then
   redis.call('HDEL', keys.groups, unpack(answer))
   redis.call('ZADD', keys.condemned, unpack(condemned))
 end
-return control.head('OK', unpack(answer))
+return control.head('OK', text.whole(redis.call('ZCARD', keys.dead)), unpack(answer))
