@@ -25,6 +25,7 @@ from redis_replay.meta import KVBatchMeta
 from redis_replay.opening import open_store
 from redis_replay.preview import PolicyPreview
 from redis_replay.protocols import PromptGroupSampler, TransactionalAdmissionSampler
+from redis_replay.rank import TrainerRank
 from redis_replay.recovery import ResumeReport
 from redis_replay.rollout import RolloutSession
 from redis_replay.samplers.base import BaseSampler
@@ -50,7 +51,7 @@ from redis_replay.samples import SamplePlane
 from redis_replay.selection import Eviction, Rule, Selection, lag_metrics
 from redis_replay.step_target import StepTarget
 from redis_replay.store import ReplayStore
-from redis_replay.trainer import StepCommit, TrainerRank, TrainerSession
+from redis_replay.trainer import StepCommit, TrainerSession
 from redis_replay.types import BufferStats, GroupState, Reservation, SlotView
 from redis_replay.verification import CheckpointVerification
 

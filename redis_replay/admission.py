@@ -32,7 +32,9 @@ from redis_replay.session import Session
 R = TypeVar("R")
 _LOG = logging.getLogger(__name__)
 _RECHECK_SECONDS: Final = 4.0
-_ADMISSION_FIELDS: Final = ("loader_revision", "loader_state", "policy", "store_epoch")
+_ADMISSION_FIELDS: Final = (
+    *("loader_revision", "loader_state", "policy", "store_epoch", "exhausted"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class AdmissionState:
     loader_revision: int
     loader_state: bytes | None
     store_epoch: int
+    is_exhausted: bool = False
 
     @property
     def next_index(self) -> int:
@@ -84,7 +87,7 @@ async def read_admission(reads: Reads) -> AdmissionState:
     first = record.trainer_version if meta[6] == b"in_order" else 0
     orphans = [int(index) for index, holder in admissions.items() if holder not in live]
     orphan = min((index for index in orphans if index >= first), default=None)
-    return AdmissionState(record, orphan, int(meta[4]), meta[5], int(meta[7]))
+    return AdmissionState(record, orphan, int(meta[4]), meta[5], int(meta[7]), meta[8] == b"1")
 
 
 def _missing(reads: Reads) -> StoreMissing:

@@ -38,6 +38,7 @@ class DataPlaneMutationCut:
         self._takes_kept = False
         self._seen_version = 0
         self._loader_state: bytes | None = None
+        self._exhausted = False
         self._drafts: list[Reservation] = []
         self._reservations: tuple[Reservation, ...] = ()
 
@@ -145,8 +146,18 @@ class DataPlaneMutationCut:
         self._drafts.append(draft)
         return draft.group_id
 
-    def set_loader_state(self, state: bytes) -> None:
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the data had ended, as the cut was opened."""
+        return self._opened().is_exhausted
+
+    def set_loader_state(self, state: bytes, *, exhausted: bool = False) -> None:
         """Record the data loader's position; it conflicts if somebody moved it since.
+
+        Args:
+            state: The position behind what this cut dispatches.
+            exhausted: Whether the data ends there: nothing more will be dispatched, and who waits
+                for a batch is told. A later position without it takes that back.
 
         Raises:
             CutExpired: the cut is no longer active.
@@ -155,7 +166,7 @@ class DataPlaneMutationCut:
         self.require_live()
         if not isinstance(state, bytes):
             raise TypeError(f"the loader state must be bytes, got {type(state).__name__}")
-        self._loader_state = state
+        self._loader_state, self._exhausted = state, exhausted
 
     def _opened(self) -> AdmissionState:
         if self._state is None:
@@ -174,6 +185,7 @@ class DataPlaneMutationCut:
             seen_version=self._seen_version,
             loader_revision=self._opened().loader_revision if sets_loader else None,
             loader_state=self._loader_state or b"",
+            exhausted=int(self._exhausted),
             group_ids=columns.group_ids,
             weights=columns.weights,
             targets=columns.targets,

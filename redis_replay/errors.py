@@ -40,7 +40,8 @@
     │   ├── StepMismatch                the store's trainer version is another one
     │   ├── UnacknowledgedRanks         not all ranks have acknowledged the batch
     │   ├── TooManyClaims               more groups than one step may hold
-    │   └── StepStarved                 the step lost groups that will never come
+    │   ├── StepStarved                 the step lost groups that will never come
+    │   └── DataExhausted               the data has ended and no batch is left
     ├── CheckpointError                 a checkpoint cannot be made or used
     │   ├── CheckpointMissing           no such checkpoint
     │   ├── CheckpointExists            the name, or every place, is taken
@@ -288,6 +289,18 @@ class StepStarved(ClaimError):
     def __init__(self, message: str, *, target: object) -> None:
         super().__init__(message)
         self.target = target
+
+
+class DataExhausted(ClaimError):
+    """The data has ended and no batch is left: the run is over. Nothing was claimed.
+
+    Attributes:
+        left_over: Ready groups that are no batch: a tail that is not wanted, or not eligible.
+    """
+
+    def __init__(self, message: str, *, left_over: int) -> None:
+        super().__init__(message)
+        self.left_over = left_over
 
 
 class CheckpointError(ReplayError):

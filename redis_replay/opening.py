@@ -8,7 +8,8 @@ from typing import Any
 from redis_replay._redis.gateway import DEFAULT_DEADLINE_SECONDS, TransferWay
 from redis_replay.fields import FieldOptions
 from redis_replay.run import RunSettings
-from redis_replay.store import DEFAULT_PARTITION, ReplayStore, StoreOptions
+from redis_replay.store import DEFAULT_PARTITION, ReplayStore
+from redis_replay.store_options import StoreOptions
 
 
 def open_store(

@@ -59,6 +59,7 @@ class ResumeReport:
         held: Groups that living sessions hold, by owner; ``take_over`` gives them back.
         dispatch_index: The dispatch cursor.
         loader_state: Where the data loader stands, as the last cut left it.
+        exhausted: Whether the data ends there: what is left in the buffer is all there is to train.
         warnings: What differs from what a plain continuation would find, as sentences.
         blocked: Why no progress is possible, or ``None``.
     """
@@ -76,6 +77,7 @@ class ResumeReport:
     held: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     blocked: str | None = None
+    exhausted: bool = False
 
 
 @dataclass(frozen=True)
@@ -251,9 +253,9 @@ class Recovery:
         slots, now = await read_slots(gateway), await read_stats(gateway)
         meta = gateway.keyspace.control(Key.META)
         admissions = gateway.keyspace.control(Key.ADMISSIONS)
-        (loader_state, policy), is_open = await gateway.pipeline(
+        (loader_state, policy, exhausted), is_open = await gateway.pipeline(
             [
-                ("HMGET", meta, "loader_state", "policy"),
+                ("HMGET", meta, "loader_state", "policy", "exhausted"),
                 ("HEXISTS", admissions, now.trainer_version),
             ]
         )
@@ -275,6 +277,7 @@ class Recovery:
             evicted=evicted,
             held=held,
             warnings=plan.warnings,
+            exhausted=exhausted == b"1",
             blocked=progress_problem(slots, now, step_is_closed=stamped),
         )
 

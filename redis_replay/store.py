@@ -6,12 +6,10 @@ Everything that must survive a process lives in Redis; the objects here are view
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -19,7 +17,7 @@ from anyio.abc import TaskGroup
 from redis_replay import embedded
 from redis_replay._redis.connect import Target
 from redis_replay._redis.events import Wakeups
-from redis_replay._redis.gateway import Gateway, TransferWay
+from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Keyspace
 from redis_replay._redis.run_scripts import Publish
 from redis_replay.attachment import TRAINER
@@ -30,16 +28,17 @@ from redis_replay.checkpoint_info import Incomplete, RestoreMode
 from redis_replay.checkpoints import Checkpoints
 from redis_replay.collector import Collector
 from redis_replay.cut import DataPlaneMutationCut
+from redis_replay.end_of_data import Tail
 from redis_replay.errors import ConfigurationError, StoreClosed
-from redis_replay.fields import FieldOptions
 from redis_replay.filtering import DynamicSampling, GroupFilter
 from redis_replay.groups import CHUNK_BYTES, GroupRecords
 from redis_replay.heart import Heart
 from redis_replay.preview import PolicyPreview
 from redis_replay.processes import OfOneProcess
+from redis_replay.rank import TrainerRank
 from redis_replay.recovery import Recovery, ResumeReport
 from redis_replay.rollout import RolloutSession
-from redis_replay.run import OpenedRun, RunSettings, open_run
+from redis_replay.run import OpenedRun, open_run
 from redis_replay.samplers.config import SamplerConfig
 from redis_replay.samples import SamplePlane
 from redis_replay.selection import validate_version
@@ -55,33 +54,15 @@ from redis_replay.session import (
 )
 from redis_replay.stats import read_stats
 from redis_replay.step_target import StepTarget, read_step_target
+from redis_replay.store_options import StoreOptions
 from redis_replay.tally import drain_stored_metrics
 from redis_replay.tasks import FinishingTasks, QuietTaskGroup, shielded
-from redis_replay.trainer import OnDropped, TrainerRank, TrainerSession
+from redis_replay.trainer import OnDropped, TrainerSession
 from redis_replay.types import BufferStats
 
 DEFAULT_PARTITION: Final = "rollout_data"
 URL_VARIABLE: Final = "REDIS_REPLAY_URL"
 _CLOSE_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True)
-class StoreOptions:
-    """How a store is opened; see `open_store`."""
-
-    url: str | None
-    client: Any
-    run: str
-    partition: str
-    settings: RunSettings
-    dataset: str | None
-    new_dataset: bool
-    create: bool
-    switch_policy: bool
-    allow_unsafe_server: bool
-    deadline_seconds: float
-    transfer: TransferWay
-    fields: Mapping[str, FieldOptions]
 
 
 class ReplayStore(OfOneProcess):
@@ -209,6 +190,7 @@ class ReplayStore(OfOneProcess):
         takeover: bool = False,
         on_dropped: OnDropped = "shrink",
         min_batch_fraction: float = 1.0,
+        tail: Tail = "train",
     ) -> TrainerSession:
         """Return a trainer session: ``async with store.trainer(owner="job-7") as trainer``.
 
@@ -220,6 +202,8 @@ class ReplayStore(OfOneProcess):
                 a few times in a quarter of this; a call that keeps the GIL for longer loses it.
             takeover: Whether attaching ends every other trainer session of the run, whatever its
                 name. What they held is given back in the same script and no attempt is counted.
+            tail: Whether a last batch that is not full, when the data has ended, is trained or
+                left.
 
         Raises:
             ValueError: an empty or overlong name, a lease or world that is not positive.
@@ -228,7 +212,9 @@ class ReplayStore(OfOneProcess):
             raise ValueError(f"world must be at least 1, got {world}")
         session = self._session(owner, TRAINER, lease_seconds)
         session.world, session.takeover = world, takeover
-        return TrainerSession(session, on_dropped=on_dropped, min_batch_fraction=min_batch_fraction)
+        return TrainerSession(
+            session, on_dropped=on_dropped, min_batch_fraction=min_batch_fraction, tail=tail
+        )
 
     def trainer_rank(self, *, owner: str, epoch: int, rank: int) -> TrainerRank:
         """Return a rank of a trainer group, joined with the owner and epoch that its leader
@@ -339,10 +325,7 @@ class ReplayStore(OfOneProcess):
         )
 
     async def preview(self, cfg: SamplerConfig, *, step: int) -> PolicyPreview:
-        """Return what a policy would evict and select at a step, were all claims given back.
-
-        A pure read.
-        """
+        """Return what a policy would take at a step, were all claims given back. A pure read."""
         return await Recovery(self._opened(), self.buffer, self.checkpoints).preview(cfg, step=step)
 
     async def stats(self) -> BufferStats:

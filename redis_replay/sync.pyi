@@ -57,6 +57,7 @@ from redis_replay.attachment import Attachment
 from redis_replay.buffer import Rows
 from redis_replay.checkpoint_info import Incomplete, OnProgress, RestoreMode
 from redis_replay.codec import Value
+from redis_replay.end_of_data import Tail
 from redis_replay.forms import ArrayForm
 from redis_replay.protocols import LiveCut
 from redis_replay.reading import Row
@@ -210,7 +211,10 @@ class DataPlaneMutationCut:
     ) -> str:
         """Record a reservation and return its group id; arguments as
         `RedisReplayBuffer.reserve`."""
-    def set_loader_state(self, state: bytes) -> None:
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the data had ended, as the cut was opened."""
+    def set_loader_state(self, state: bytes, *, exhausted: bool = False) -> None:
         """Record the data loader's position; it conflicts if somebody moved it since."""
     def __enter__(self) -> DataPlaneMutationCut: ...
     def __exit__(
@@ -481,6 +485,7 @@ class ReplayStore:
         takeover: bool = False,
         on_dropped: OnDropped = "shrink",
         min_batch_fraction: float = 1.0,
+        tail: Tail = "train",
     ) -> TrainerSession:
         """Return a trainer session: ``with store.trainer(owner="job-7") as trainer``."""
     def trainer_rank(self, *, owner: str, epoch: int, rank: int) -> TrainerRank:
@@ -517,7 +522,7 @@ class ReplayStore:
         """Bring the store and a model together and say where to go on;
         `redis_replay.recovery`."""
     def preview(self, cfg: SamplerConfig, *, step: int) -> PolicyPreview:
-        """Return what a policy would evict and select at a step, were all claims given back."""
+        """Return what a policy would take at a step, were all claims given back. A pure read."""
     def stats(self) -> BufferStats:
         """Return live counts and totals, read in one instant."""
     def filter(self, settings: DynamicSampling | None = None) -> GroupFilter:

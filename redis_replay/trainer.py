@@ -14,24 +14,20 @@ from typing import Final, Literal
 import anyio
 
 from redis_replay._redis.events import Topic
-from redis_replay._redis.keys import Key
-from redis_replay._redis.records import SlotRecord, unpack_items
-from redis_replay._redis.run_scripts import Acknowledge
-from redis_replay.attachment import TRAINER, Attachment, FencedReads
 from redis_replay.bookmark import Bookmark, read_bookmark
 from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.checkpoint_info import require_name
 from redis_replay.checkpoints import Checkpoints
 from redis_replay.cut import DataPlaneMutationCut
-from redis_replay.errors import ClaimMismatch, StepStarved
-from redis_replay.groups import batch_meta
+from redis_replay.end_of_data import Tail, read_rest
+from redis_replay.errors import DataExhausted, StepStarved
 from redis_replay.meta import KVBatchMeta
 from redis_replay.protocols import PromptGroupSampler
 from redis_replay.samplers.trust import require_keepable
 from redis_replay.samplers.weight_fifo import WeightFifoSampler
 from redis_replay.samples import SamplePlane
 from redis_replay.selection import validate_version
-from redis_replay.session import Link, Session
+from redis_replay.session import Session
 from redis_replay.step_target import (
     StepTarget,
     fewest_groups,
@@ -83,7 +79,10 @@ class TrainerSession:
         *,
         on_dropped: OnDropped = "shrink",
         min_batch_fraction: float = 1.0,
+        tail: Tail = "train",
     ) -> None:
+        if tail not in ("train", "drop"):
+            raise ValueError(f"tail must be 'train' or 'drop', got {tail!r}")
         if on_dropped not in ("shrink", "replace"):
             raise ValueError(f"on_dropped must be 'shrink' or 'replace', got {on_dropped!r}")
         if not 0.0 <= min_batch_fraction <= 1.0:
@@ -91,6 +90,7 @@ class TrainerSession:
         self._session = session
         self._on_dropped = on_dropped
         self._min_batch_fraction = min_batch_fraction
+        self._tail: Tail = tail
         self.buffer = RedisReplayBuffer(session)
         self.samples = SamplePlane(session)
 
@@ -153,6 +153,8 @@ class TrainerSession:
             deadline_seconds: How long to wait; for ever by default.
 
         Raises:
+            DataExhausted: the data has ended (`DataPlaneMutationCut.set_loader_state`) and there is
+                no batch left; a last one that is not full is taken if the session says so.
             StepStarved: the step lost more groups than the fraction allows, or all of them (close
                 it with `skip_step`), or the deadline has passed; the error has all numbers.
                 Nothing was claimed.
@@ -181,6 +183,8 @@ class TrainerSession:
                 )
                 if meta is not None:
                     return meta, groups
+                if await read_rest(self._session.reads, weight) is not None:
+                    return await self._select_rest(sampler, weight, minimum, max_prompt_groups)
                 lowered = await self._lowered(sampler, weight, min_prompt_groups)
                 if lowered == minimum:
                     break
@@ -190,6 +194,23 @@ class TrainerSession:
             patience = min(_RECHECK_SECONDS, max(0.0, deadline - anyio.current_time()))
             if not await wakeups.wait(Topic.READY, ticket, at_most_seconds=patience):
                 known = None
+
+    async def _select_rest(
+        self, sampler: PromptGroupSampler, weight: int, minimum: int, most: int
+    ) -> tuple[KVBatchMeta, int]:
+        """Claim what is left when nothing more can come: a whole batch, or the tail if wanted."""
+        for fewest in (minimum, 1) if self._tail == "train" else (minimum,):
+            meta, groups = await sampler.select(
+                current_train_weight=weight, min_prompt_groups=fewest, max_prompt_groups=most
+            )
+            if meta is not None:
+                return meta, groups
+        left = await read_rest(self._session.reads, weight)
+        raise DataExhausted(
+            f"the data has ended, nothing is in flight for step {weight}, and {left or 0} ready "
+            f"groups are no batch of {minimum} for it",
+            left_over=left or 0,
+        )
 
     async def _lowered(self, sampler: PromptGroupSampler, step: int, min_prompt_groups: int) -> int:
         """Return the minimum that the step's losses leave; the same where it stays."""
@@ -317,81 +338,3 @@ class TrainerSession:
     async def adopt_claims(self) -> tuple[KVBatchMeta | None, int]:
         """Read the groups handed to this session, so that it may train and settle them."""
         return await self.buffer.claims.adopt()
-
-
-class TrainerRank:
-    """One rank of a trainer group: reads its slice of the leader's batches and acknowledges them.
-
-    Holds no lease of its own; it is fenced with the leader's session.
-
-    Attributes:
-        rank: Its number in the group.
-        samples: The data plane under the leader's claims.
-    """
-
-    rank: int
-    samples: SamplePlane
-
-    def __init__(self, link: Link, *, owner: str, epoch: int, rank: int, session: Session) -> None:
-        self._link = link
-        self._leader = Attachment(owner, epoch, TRAINER)
-        self.rank = rank
-        self.samples = SamplePlane(session, claimant=self._leader)
-
-    async def read_slice(self, batch: int) -> KVBatchMeta:
-        """Return this rank's rows of a claimed batch: the ``rank``-th of ``world`` equal runs.
-
-        A pure read, the same for a restarted rank.
-
-        Raises:
-            ClaimLost: the leader's session has ended.
-            ClaimMismatch: the batch is not a live claim of this owner and epoch.
-            ValueError: the rows do not divide by the number of ranks; none is ever left out.
-        """
-        meta, world = await self._read_batch(batch)
-        if self.rank >= world:
-            raise ValueError(f"rank {self.rank} is not below the trainer's world of {world}")
-        if meta.size % world:
-            raise ValueError(
-                f"batch {batch} has {meta.size} rows, which do not divide by {world} ranks; choose "
-                "groups per step and group size so that they do"
-            )
-        share = meta.size // world
-        return meta.slice(self.rank * share, (self.rank + 1) * share)
-
-    async def acknowledge(self, batch: int) -> None:
-        """Record that this rank is done with a batch. Atomic; may be repeated.
-
-        Raises:
-            ClaimLost: the leader's session has ended.
-            ClaimMismatch: the batch is not a live claim of this trainer.
-        """
-        leader = self._leader
-        reply = await self._link.ask(Acknowledge(leader.owner, leader.epoch, batch, self.rank))
-        leader.accept(reply)
-
-    async def _read_batch(self, batch: int) -> tuple[KVBatchMeta, int]:
-        leader, link = self._leader, self._link
-        reads = FencedReads(link.gateway, leader, link.run.store_epoch)
-        control = reads.keyspace.control
-        [stored] = await reads.pipeline([("HGET", control(Key.BATCHES), batch)])
-        items = unpack_items(stored) if stored is not None else []
-        if not items or int(items[0]) != leader.epoch:
-            raise ClaimMismatch(
-                f"batch {batch} is not a live claim of {leader.owner!r}, epoch {leader.epoch}"
-            )
-        step, world, entries = int(items[1]), int(items[2]), items[3:]
-        ids = [entry.partition(b":")[2] for entry in entries]
-        [records] = await reads.pipeline([("HMGET", control(Key.SLOTS), *ids)])
-        slots = [
-            SlotRecord.parse(group_id, record)
-            for group_id, record in zip(ids, records, strict=True)
-            if record is not None
-        ]
-        if any(slot.batch != batch for slot in slots) or len(slots) != len(ids):
-            raise ClaimMismatch(
-                f"groups of batch {batch} were given back; it is not whole any more"
-            )
-        groups = await self._link.records.read(slots)
-        meta = batch_meta(reads.keyspace.partition, slots, groups, current_train_weight=step)
-        return meta, world

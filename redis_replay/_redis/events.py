@@ -59,6 +59,7 @@ _TOPICS: Final[Mapping[str, frozenset[Topic]]] = {
     "remove": frozenset({Topic.SPACE, Topic.READY}),
     "resize": frozenset({Topic.SPACE}),
     "catch_up": frozenset({Topic.SPACE, Topic.ADMISSION, Topic.READY}),
+    "end_of_data": frozenset({Topic.READY, Topic.ADMISSION}),
     "end_owner": frozenset(Topic),
     "restore": frozenset(Topic),
 }

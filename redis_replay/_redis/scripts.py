@@ -93,6 +93,7 @@ class ApplyCut(SessionScript[int | None]):
     seen_version: int
     loader_revision: int | None
     loader_state: bytes
+    exhausted: int
     group_ids: tuple[str, ...]
     weights: tuple[int, ...]
     targets: tuple[str, ...]

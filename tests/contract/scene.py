@@ -183,7 +183,7 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     scripts.Admit: lambda _: scripts.Admit(seen_version=0),
     scripts.Reserve: lambda _: scripts.Reserve(("n",), (0,), ("7",), (b"=p",), (1,)),
     scripts.ApplyCut: lambda _: scripts.ApplyCut(
-        0, 0, 0, 0, b"state", ("n", "m"), (0, 1), ("", "7"), (b"=p", b""), (0, 1)
+        0, 0, 0, 0, b"state", 1, ("n", "m"), (0, 1), ("", "7"), (b"=p", b""), (0, 1)
     ),
     scripts.Commit: lambda s: scripts.Commit(
         *("r", s.reserved.fence, 0, 1, s.encoded.payload_bytes, s.blob()), 2, "1.5", 0

@@ -4,7 +4,8 @@
 -- neither skips nor repeats a prompt, and no reader sees one without the others.
 -- Keys: meta slots prompts reserved ready claimed reserved_by_step reserved_by_owner tickets counters
 --   sessions owners events admissions steps
--- Args: index kept seen_version loader_revision loader_state group_ids weights targets prompt_refs replacements
+-- Args: index kept seen_version loader_revision loader_state exhausted group_ids weights targets prompt_refs
+--   replacements
 -- States: none -> reserved
 -- Returns: the fence of the reservations
 -- Refusals: CONFLICT DUPLICATE FULL FULL_BYTES
@@ -38,7 +39,10 @@ end
 if args.loader_revision then
   control.set('loader_revision', text.whole(args.loader_revision + 1))
   control.set('loader_state', args.loader_state)
+  control.set('exhausted', args.exhausted == 1 and '1' or '')
 end
 local fence = #args.group_ids > 0 and reservation.write(reservation.batch(args.index), args.targets, args.replacements)
 if fence and args.index then redis.call('HDEL', keys.admissions, text.whole(args.index)) end
-return session.close('cut', args.group_ids, fence and text.whole(fence) or '')
+local answer = fence and text.whole(fence) or ''
+if args.exhausted == 1 then return session.close('end_of_data', args.group_ids, answer) end
+return session.close('cut', args.group_ids, answer)

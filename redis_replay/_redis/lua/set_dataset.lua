@@ -15,7 +15,7 @@ local known = stored[1] or ''
 if known == args.dataset then return control.head('OK') end
 if known ~= args.older then return control.head('DATASET', known, args.dataset) end
 if known ~= '' then
-  redis.call('HDEL', keys.meta, 'loader_state')
+  redis.call('HDEL', keys.meta, 'loader_state', 'exhausted')
   control.set('loader_revision', text.whole(tonumber(stored[2]) + 1))
 end
 control.set('dataset', args.dataset)

@@ -9,7 +9,7 @@ local position = {}
 function position.take(answer, highest)
   local live = redis.call('HMGET', keys.meta, 'policy', 'windows', 'loader_revision', 'next_order', 'dataset')
   local kept = redis.call('HMGET', saved[1].meta, 'policy', 'windows', 'gate_window', 'admitted', 'drained_step',
-    'loader_state', 'dataset')
+    'loader_state', 'dataset', 'exhausted')
   if not live[1] and kept[1] then
     control.set('policy', kept[1])
     control.set('windows', kept[2] or '')
@@ -19,6 +19,7 @@ function position.take(answer, highest)
     control.set('gate_window', kept[3] or '')
   end
   redis.call('HDEL', keys.meta, 'admitted', 'drained_step', 'loader_state', 'last_step', 'last_claims', 'last_answer')
+  control.set('exhausted', kept[8] or '')
   for at, name in ipairs({ 'admitted', 'drained_step', 'loader_state' }) do
     if kept[at + 3] then control.set(name, kept[at + 3]) end
   end
