@@ -313,6 +313,7 @@ class Admission:
     async def _find_unseen(self) -> None:
         if not self._may_hold_unseen:
             return
+        await self.session.settle_doubts()
         gateway = self.session.link.gateway
         [listed] = await gateway.pipeline([("HGETALL", gateway.keyspace.control(Key.ADMISSIONS))])
         own = f"{self.session.epoch} {self.session.owner}".encode()

@@ -142,6 +142,7 @@ class Claims:
     async def _requeue_unseen(self) -> None:
         if not self._may_hold_unseen:
             return
+        await self.session.settle_doubts()
         unseen = [slot.group_id for slot in await self.owned() if slot.batch not in self.batches]
         if unseen:
             await self.requeue(unseen)

@@ -92,6 +92,7 @@ class Holdings:
         known = self.asked | self.reservations.keys()
         self.may_hold_unseen = False
         with self.asking():
+            await self.session.settle_doubts()
             gateway = self.session.link.gateway
             slots = await read_held(gateway, Key.RESERVED_BY_OWNER, self.session.epoch)
             known |= self.asked | self.reservations.keys()

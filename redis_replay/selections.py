@@ -137,6 +137,7 @@ class Selections:
         """Look for selections of this session whose answer never came."""
         if not self._may_hold_unseen:
             return
+        await self.session.settle_doubts()
         selected = self.session.selected
         for number, slots in (await read_selected(self.session.reads, self.session.epoch)).items():
             if number not in selected.batches:

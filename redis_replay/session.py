@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -25,9 +25,11 @@ from redis_replay._redis.gateway import Gateway, Payload, Reads
 from redis_replay._redis.keys import encode_name
 from redis_replay._redis.refusals import Refusal, accept
 from redis_replay._redis.run_scripts import Attach
+from redis_replay._redis.scripts import UseUp
 from redis_replay.attachment import TRAINER, Attachment, FencedReads
+from redis_replay.call_numbers import CallNumbers, Place
 from redis_replay.collector import Collector
-from redis_replay.errors import ReplayError, StoreClosed
+from redis_replay.errors import ReplayError, StoreClosed, StoreError
 from redis_replay.fields import FieldOptions
 from redis_replay.groups import CHUNK_BYTES, GroupRecords
 from redis_replay.heart import Heart, Pulse, end_owner
@@ -40,7 +42,6 @@ from redis_replay.tasks import FinishingTasks
 R = TypeVar("R")
 _LOG = logging.getLogger(__name__)
 
-CALLS_IN_FLIGHT: Final = 16
 LONGEST_STRING_BYTES: Final = 512 * 1024 * 1024
 """What a server accepts that does not say what it accepts."""
 
@@ -139,11 +140,7 @@ class Session:
     detached: bool = False
     selected: Selected = field(default_factory=Selected)
     _attaching: anyio.Lock = field(default_factory=anyio.Lock)
-    _room: anyio.Semaphore = field(
-        default_factory=lambda: anyio.Semaphore(CALLS_IN_FLIGHT, fast_acquire=True)
-    )
-    _free: list[int] = field(default_factory=lambda: list(range(CALLS_IN_FLIGHT)))
-    _uses: list[int] = field(default_factory=lambda: [0] * CALLS_IN_FLIGHT)
+    _numbers: CallNumbers = field(default_factory=CallNumbers)
     _under_way: int = 0
     _came_to_rest: anyio.Event = field(default_factory=anyio.Event)
 
@@ -251,22 +248,44 @@ class Session:
         Raises:
             StaleOwner: this session has ended.
         """
-        async with self._room:
-            slot = self._free.pop()
-            try:
-                self._uses[slot] += 1
-                number = slot + CALLS_IN_FLIGHT * self._uses[slot]
-                pulse = self.pulse
-                frame = (*self.link.run.frame, self.owner, self.epoch, number, _digest(call))
-                reply = await self.link.gateway.call(call, frame, writes=writes)
-            finally:
-                self._free.append(slot)
+        pulse = self.pulse
+        async with self._numbers.place() as place:
+            reply = await self._send(place, call, writes)
+            if place.is_doubtful:
+                with suppress(StoreError):  # a later call of this place does it then
+                    await self._use_up(place)
         if isinstance(reply, Refusal) and reply.code == "FENCED":
             if pulse is not None:
                 pulse.lost = True
             self.require_live()
             raise self.attachment.ended()
         return reply
+
+    async def _send(
+        self, place: Place, call: SessionScript[R], writes: Sequence[tuple[str, Payload]] = ()
+    ) -> R | Refusal:
+        number = place.next_number()
+        frame = (*self.link.run.frame, self.owner, self.epoch, number, _digest(call))
+        try:
+            return await self.link.gateway.call(call, frame, writes=writes, on_repeat=place.doubt)
+        except StoreError:
+            place.doubt()
+            raise
+
+    async def _use_up(self, place: Place) -> None:
+        """Leave no attempt of an earlier call of a place that could still run."""
+        await self._send(place, UseUp())
+        place.is_doubtful = False
+
+    async def settle_doubts(self) -> None:
+        """Leave no attempt of an earlier call that could still run, before looking what they did.
+
+        Raises:
+            StoreError: the server does not answer; an attempt may still be on its way.
+        """
+        while self._numbers.are_doubtful:
+            async with self._numbers.place() as place:
+                await self._use_up(place)
 
     def end_by_restore(self) -> None:
         """Know that a restore ended this session; an anonymous one attaches anew when used."""

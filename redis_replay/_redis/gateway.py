@@ -122,6 +122,7 @@ class Gateway:
         frame: Sequence[Argument] = (),
         *,
         writes: Sequence[tuple[str, Payload]] = (),
+        on_repeat: Callable[[], None] | None = None,
     ) -> R | Refusal:
         """Run a script and return what its reply means, or its refusal.
 
@@ -132,6 +133,7 @@ class Gateway:
             frame: The arguments of the call's kind (`ScriptCall.FRAME`) but for the floor.
             writes: Payload keys and their bytes, set before the script runs: in the same write, but
                 in a cluster, where they lie on other nodes, after these have answered.
+            on_repeat: Called when an attempt has failed that may still be on its way.
 
         Raises:
             StoreError: the server cannot be used, or did not answer within the deadline.
@@ -147,7 +149,9 @@ class Gateway:
         arguments = [len(keys), *keys, *full, *call.argument_values()]
         script = load_script(type(call))
         way = self._transfer if _is_large(value for _, value in writes) else self._lines
-        reply = await self.run(lambda _: _write_and_run(way, script, arguments, writes))
+        reply = await self.run(
+            lambda _: _write_and_run(way, script, arguments, writes), on_repeat=on_repeat
+        )
         control = ControlRecord.parse(reply[1:5])
         if control is not None:
             self.observe(control)
@@ -159,7 +163,12 @@ class Gateway:
             self.lost = refusal
         return refusal
 
-    async def run(self, command: Callable[[Redis], Awaitable[T]]) -> T:
+    async def run(
+        self,
+        command: Callable[[Redis], Awaitable[T]],
+        *,
+        on_repeat: Callable[[], None] | None = None,
+    ) -> T:
         """Run a command that may be repeated, and return its reply.
 
         Raises:
@@ -177,6 +186,8 @@ class Gateway:
                     raise as_store_error(failure, address=self.target.address) from failure
                 if self._nodes is not None or is_moved_away(failure):
                     await self._close_idle()
+            if on_repeat is not None:
+                on_repeat()
             await anyio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 

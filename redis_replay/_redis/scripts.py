@@ -21,6 +21,7 @@ from redis_replay._redis.checkpoint_scripts import (
 from redis_replay._redis.frames import (
     CLAIM_ENDING_KEYS,
     CLAIMED_KEYS,
+    META_KEYS,
     READY_KEYS,
     RESERVED_KEYS,
     RESERVING_KEYS,
@@ -62,6 +63,12 @@ class Admit(SessionScript[int]):
 
     def parse(self, details: list[bytes]) -> int:
         return int(details[0])
+
+
+@dataclass(frozen=True)
+class UseUp(Unanswered, SessionScript[None]):
+    SCRIPT = "use_up"
+    KEYS = (*META_KEYS, Key.SESSIONS, Key.OWNERS)
 
 
 @dataclass(frozen=True)
@@ -352,6 +359,7 @@ ALL_SCRIPTS: tuple[type[ScriptCall[Any]], ...] = (
     *(OpenRun, Resize, Attach, Heartbeat, EndOwner, BindPolicy, SetCursor, SetWindow, Publish),
     *(Acknowledge, Bury, Admit, Reserve, ApplyCut, Commit, Claim, ClaimExact, Settle, Requeue),
     *(
+        UseUp,
         SelectForGood,
         LetGo,
         Transfer,

@@ -181,6 +181,7 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     ),
     Restore: lambda _: Restore("kept", "all", "", "token", (SAVED_ID,), ()),
     scripts.Admit: lambda _: scripts.Admit(seen_version=0),
+    scripts.UseUp: lambda _: scripts.UseUp(),
     scripts.Reserve: lambda _: scripts.Reserve(("n",), (0,), ("7",), (b"=p",), (1,)),
     scripts.ApplyCut: lambda _: scripts.ApplyCut(
         0, 0, 0, 0, b"state", 1, ("n", "m"), (0, 1), ("", "7"), (b"=p", b""), (0, 1)

@@ -19,7 +19,8 @@ from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import ScriptCall, load_script
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.run_scripts import Attach, Bury, EndOwner, Heartbeat, OpenRun
-from redis_replay._redis.scripts import ALL_SCRIPTS, Claimed, Commit, Evict, Settle
+from redis_replay._redis.scripts import ALL_SCRIPTS, Claimed, Commit, Evict, Settle, UseUp
+from redis_replay._redis.selecting_scripts import SelectedForGood
 from redis_replay.errors import (
     CallConflict,
     ReplayError,
@@ -41,7 +42,7 @@ OF_SESSIONS = [script for script in ALL_SCRIPTS if issubclass(script, SessionScr
 OF_THE_RUN = [script for script in ALL_SCRIPTS if issubclass(script, StoreScript)]
 FRAMED = [*OF_SESSIONS, *OF_THE_RUN]
 BEATS_OR_ATTACHES = (Heartbeat, Attach)
-HOUSEKEEPING = (AddToImport, Bury, Condemn, DropCheckpoint, MarkCheckpoint)
+HOUSEKEEPING = (AddToImport, Bury, Condemn, DropCheckpoint, MarkCheckpoint, UseUp)
 """They change nothing that a session sees, and are not counted as mutations."""
 
 
@@ -97,7 +98,7 @@ async def test_a_repeated_number_gets_the_first_answer_and_changes_nothing(
 
 def kept_answer(reply: Any) -> Any:
     """Return what a repetition answers too: all but the records of claimed groups."""
-    return reply._replace(records=[]) if isinstance(reply, Claimed) else reply
+    return reply._replace(records=[]) if isinstance(reply, Claimed | SelectedForGood) else reply
 
 
 @each(OF_SESSIONS)

@@ -12,8 +12,9 @@ from redis_replay import GroupState, ReplayStore
 from redis_replay._redis.keys import Key
 from redis_replay._redis.run_scripts import EndOwner
 from redis_replay._redis.scripts import Requeue
+from redis_replay.call_numbers import CALLS_IN_FLIGHT
 from redis_replay.errors import StaleOwner, StoreClosed
-from redis_replay.session import CALLS_IN_FLIGHT, MAX_OWNER_BYTES
+from redis_replay.session import MAX_OWNER_BYTES
 from tests.contract.keyspace import (
     control_key,
     nothing_changed,

@@ -26,6 +26,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "attachment",
                 "audit",
                 "buffer",
+                "call_numbers",
                 "claims",
                 "collector",
                 "commits",

@@ -27,10 +27,15 @@ function session.open()
   return owner.fenced()
 end
 
--- Closes the mutation and keeps its reply for a repetition of the same call.
-function session.close(kind, subjects, ...)
-  control.close(kind, subjects, args.owner)
+-- Keeps a reply for a repetition of the same call, and returns it.
+function session.keep(...)
   local answer = control.head('OK', ...)
   redis.call('HSET', keys.sessions, window_field(), text.pack({ text.whole(args.call), args.digest, unpack(answer) }))
   return answer
+end
+
+-- Closes the mutation and keeps its reply.
+function session.close(kind, subjects, ...)
+  control.close(kind, subjects, args.owner)
+  return session.keep(...)
 end
