@@ -14,7 +14,7 @@ end
 -- The ranks that have not acknowledged a claim; a claim of a single rank needs no acknowledgement.
 function manifest.absent(number)
   local kept, absent = redis.call('HGET', keys.batches, text.whole(number)), {}
-  local world = kept and tonumber(text.unpack(kept)[3]) or 1
+  local world = kept and tonumber(text.unpack(kept, 3)[3]) or 1
   local acks = redis.call('HGET', keys.acks, text.whole(number)) or ' '
   for rank = 0, world > 1 and world - 1 or -1 do
     if not string.find(acks, ' ' .. text.whole(rank) .. ' ', 1, true) then absent[#absent + 1] = text.whole(rank) end

@@ -9,6 +9,7 @@
 local pick = {}
 
 function pick.buffer()
+  if weight.are_all_from(keys.ready, args.lowest) then return weight.head(keys.ready_by_order, args.maximum) end
   local versions, number = {}, weight.above(keys.ready, args.lowest)
   while number do
     versions[#versions + 1] = weight.append({}, keys.ready, number, args.maximum)
@@ -37,6 +38,7 @@ function pick.step()
 end
 
 function pick.arrival()
+  if weight.are_all_from(keys.ready, '-inf') then return weight.head(keys.ready_by_order, args.maximum) end
   local members, from = {}, 0
   while #members < args.maximum do
     local slice = redis.call('ZRANGE', keys.ready_by_order, from, from + args.maximum - 1)

@@ -10,6 +10,15 @@ local function bound(value)
   return type(value) == 'number' and text.whole(value) or value
 end
 
+-- Whether all members are from a bound on and of the window, as the ready groups mostly are.
+function weight.are_all_from(key, from)
+  return redis.call('ZCOUNT', key, bound(from), text.whole(args.highest)) == redis.call('ZCARD', key)
+end
+
+function weight.head(key, limit)
+  return redis.call('ZRANGE', key, 0, limit - 1)
+end
+
 -- The smallest version from a bound on, up to the highest of the window, or nil.
 function weight.above(key, from)
   return redis.call('ZRANGEBYSCORE', key, bound(from), text.whole(args.highest), 'LIMIT', 0, 1, 'WITHSCORES')[2]
