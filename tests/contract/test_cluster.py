@@ -98,14 +98,14 @@ async def test_groups_lie_on_all_nodes_and_are_trained_as_they_were_committed(
 
 async def test_columns_are_written_back_on_every_node(cluster: Cluster, run: str) -> None:
     async with opened(cluster, run) as store, store.trainer(owner="job-0") as trainer:
-        groups = [await commit(store, value) for value in range(0, 12, 2)]
+        groups = [await commit(store, value) for value in range(0, 40, 2)]
         batch = await trainer.buffer.claim_for_training(groups)
         advantages = [np.full(3, at, "<f4") for at in range(batch.size)]
         await trainer.samples.put_samples(batch.sample_ids, fields={"advantages": advantages})
         assert 3 == sum(any(":w" in key for key in keys) for keys in cluster.keys("rr:p:*"))
         for select in (None, ["advantages", "reward"]):
             read = await trainer.samples.get_samples(batch, select_fields=select)
-            assert list(range(12)) == [int(row["advantages"][0]) for row in read]
+            assert list(range(40)) == [int(row["advantages"][0]) for row in read]
         await trainer.commit_step(0)
         await store.collect_garbage()
         assert [[], [], []] == cluster.keys(payload_pattern(run))
