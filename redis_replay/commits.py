@@ -23,7 +23,7 @@ from redis_replay.dynamic_sampling import rewards_carry_no_signal
 from redis_replay.errors import ReplayError, StaleAttempt, StoreUnavailable, UnknownGroup
 from redis_replay.fields import FieldOptions
 from redis_replay.groups import pack_record, payload_writes
-from redis_replay.payloads import EncodedGroup, encode_group
+from redis_replay.payloads import EncodedGroup, encode_group, thrifty_chunk_bytes
 from redis_replay.rewards import sum_of_rewards
 from redis_replay.session import Session
 from redis_replay.types import Reservation
@@ -127,7 +127,7 @@ class Commits:
                 encoded = await _encoded(group_id, rows, fields=self.session.link.fields)
                 blob = pack_record(
                     encoded,
-                    chunk_bytes=link.chunk_bytes,
+                    chunk_bytes=self._chunk_bytes(encoded),
                     tags=tags,
                     rollout_metrics=rollout_metrics,
                 )
@@ -195,7 +195,7 @@ class Commits:
             link.gateway.keyspace,
             call.group_id,
             fence=call.fence,
-            chunk_bytes=link.chunk_bytes,
+            chunk_bytes=self._chunk_bytes(encoded),
         )
         if link.gateway.is_cluster:
             call = replace(call, elsewhere=call.payload_bytes)
@@ -207,6 +207,9 @@ class Commits:
         except (ReplayError, ValueError):
             await self._free(call, writes)
             raise
+
+    def _chunk_bytes(self, encoded: EncodedGroup) -> int:
+        return thrifty_chunk_bytes(encoded.payload_bytes, most=self.session.link.chunk_bytes)
 
     async def _free(self, call: Commit, writes: Sequence[tuple[str, Payload]]) -> None:
         """Free what a refused commit has written, unless an earlier try of it was applied.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import xxhash
 
@@ -42,7 +42,15 @@ __all__ = [
     "directory_checksum",
     "encode_group",
     "read_plan",
+    "thrifty_chunk_bytes",
 ]
+
+_WORTH_CUTTING_BYTES: Final = 256 * 1024
+_WORTH_CUTTING: Final = 0.97
+"""Part of the memory of one string that two must stay below."""
+
+_STRING_OVERHEAD_BYTES: Final = 10
+"""What the server adds to a large string before it allocates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +293,29 @@ def chunk_offsets(payload_bytes: int, chunk_bytes: int) -> list[tuple[int, int]]
         (offset, min(chunk_bytes, payload_bytes - offset))
         for offset in range(0, max(payload_bytes, 1), chunk_bytes)
     ]
+
+
+def thrifty_chunk_bytes(payload_bytes: int, *, most: int) -> int:
+    """Return the length of chunks in which a payload wastes little of the server's memory.
+
+    The server's allocator has four sizes from one power of two to the next, so one string may take
+    a fifth more than it is long. A large payload becomes one string that fills its size, and a rest
+    for which that matters little.
+    """
+    if not _WORTH_CUTTING_BYTES <= payload_bytes <= most:
+        return most
+    whole = _allocated_bytes(payload_bytes)
+    step = 1 << (whole - 1).bit_length() - 3
+    first = whole - step - _STRING_OVERHEAD_BYTES
+    in_two = whole - step + _allocated_bytes(payload_bytes - first)
+    return first if in_two < _WORTH_CUTTING * whole else most
+
+
+def _allocated_bytes(length: int) -> int:
+    """Return what the server's allocator takes for a string."""
+    needed = length + _STRING_OVERHEAD_BYTES
+    step = 1 << max(0, (needed - 1).bit_length() - 3)
+    return -(-needed // step) * step
 
 
 def _laid_out(drafts: Sequence[ColumnDraft]) -> bytes | memoryview:

@@ -43,7 +43,7 @@ def draft_reservation(
     if target_step is not None:
         validate_version("target_step", target_step)
     if group_id is None:
-        group_id = secrets.token_hex(12)
+        group_id = secrets.token_hex(8)
     validate_group_id(group_id)
     if prompt_ref is not None:
         if not isinstance(prompt_ref, bytes):
