@@ -5,6 +5,7 @@
     ReplayError
     ├── ConfigurationError              what you asked for cannot work; nothing was written
     │   ├── RunMismatch                 the run exists with other settings
+    │   ├── RunInUse                    other sessions work on the run
     │   ├── PolicyMismatch              the run is bound to another sampler policy
     │   ├── CapacityTooSmall            the sampler would wait for ever in this capacity
     │   ├── UnsafeServer                the server may drop keys, or the client decodes bytes
@@ -69,6 +70,10 @@ class ConfigurationError(ReplayError):
 
 class RunMismatch(ConfigurationError):
     """The run exists with other settings. Open it with its own, or choose another run name."""
+
+
+class RunInUse(ConfigurationError):
+    """Other sessions work on the run, which would be deleted under them. Nothing was changed."""
 
 
 class PolicyMismatch(ConfigurationError):

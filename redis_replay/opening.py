@@ -33,6 +33,7 @@ def open_store(
     deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
     transfer: TransferWay = "channel",
     fields: Mapping[str, FieldOptions] | None = None,
+    discard_on_exit: bool = False,
 ) -> ReplayStore:
     """Open a run: ``async with open_store(...) as store``. Creates it if it is not there.
 
@@ -66,6 +67,8 @@ def open_store(
         fields: How fields are stored of the groups that this store commits, by name: narrowed or
             compressed. They read back as they were given, by any reader; fields left out are stored
             as given.
+        discard_on_exit: Whether the run is deleted when the block ends without an error:
+            `ReplayStore.discard`. While sessions of other processes work on it, it stays.
 
     Raises (from the ``async with``):
         ConfigurationError: settings that cannot work, or that differ from the stored run's; all are
@@ -99,5 +102,6 @@ def open_store(
             deadline_seconds=deadline_seconds,
             transfer=transfer,
             fields=dict(fields or {}),
+            discard_on_exit=discard_on_exit,
         )
     )

@@ -5,6 +5,7 @@ Everything that must survive a process lives in Redis; the objects here are view
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import AsyncExitStack
 from functools import partial
@@ -14,8 +15,6 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
-from redis_replay import embedded
-from redis_replay._redis.connect import Target
 from redis_replay._redis.events import Wakeups
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Keyspace
@@ -29,7 +28,8 @@ from redis_replay.checkpoints import Checkpoints
 from redis_replay.collector import Collector
 from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.end_of_data import Tail
-from redis_replay.errors import ConfigurationError, StoreClosed
+from redis_replay.ending import discard_run, say_what_is_left
+from redis_replay.errors import RunInUse, StoreClosed
 from redis_replay.filtering import DynamicSampling, GroupFilter
 from redis_replay.groups import CHUNK_BYTES, GroupRecords
 from redis_replay.heart import Heart
@@ -54,15 +54,15 @@ from redis_replay.session import (
 )
 from redis_replay.stats import read_stats
 from redis_replay.step_target import StepTarget, read_step_target
-from redis_replay.store_options import StoreOptions
+from redis_replay.store_options import StoreOptions, find_server
 from redis_replay.tally import drain_stored_metrics
 from redis_replay.tasks import FinishingTasks, QuietTaskGroup, shielded
 from redis_replay.trainer import OnDropped, TrainerSession
 from redis_replay.types import BufferStats
 
 DEFAULT_PARTITION: Final = "rollout_data"
-URL_VARIABLE: Final = "REDIS_REPLAY_URL"
 _CLOSE_SECONDS: Final = 5.0
+_LOG = logging.getLogger(__name__)
 
 
 class ReplayStore(OfOneProcess):
@@ -97,7 +97,7 @@ class ReplayStore(OfOneProcess):
 
     async def _open(self) -> None:
         options = self._options
-        target = await self._find_server()
+        target = await find_server(options, self._stack)
         gateway = Gateway(
             target,
             Keyspace(options.run, options.partition),
@@ -136,37 +136,42 @@ class ReplayStore(OfOneProcess):
         self.checkpoints = Checkpoints(self._link)
         self._link.renewals.append(partial(forget_session, self.buffer))
 
-    async def _find_server(self) -> Target:
-        options = self._options
-        if options.client is not None:
-            return Target.from_client(options.client)
-        url = options.url or os.environ.get(URL_VARIABLE)
-        if not url:
-            raise ConfigurationError(
-                f"no server was named: pass a url (embedded:///folder needs none running) or set "
-                f"{URL_VARIABLE}"
-            )
-        if url.startswith("embedded:"):
-            directory, wishes = embedded.parse_embedded_url(url)
-            lease = await anyio.to_thread.run_sync(
-                partial(embedded.open_embedded, directory, **wishes)
-            )
-            self._stack.push_async_callback(shielded, anyio.to_thread.run_sync, lease.close)
-            url = lease.url
-        return Target.from_url(url)
-
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        link = self._link
+        is_ours = link is not None and not link.closed and link.opener == os.getpid()
+        if self._options.discard_on_exit and kind is None and is_ours:
+            try:
+                await self.discard()
+            except RunInUse as others:
+                _LOG.warning("%s", others)
+        await self.close()
+
+    async def discard(self, *, force: bool = False) -> None:
+        """Delete the run with its checkpoints and payload, and close the store. Not to be undone.
+
+        The control keys go in one script. Cut short after it, payload is left, which `find_orphans`
+        of a run of the same name would free.
+
+        Args:
+            force: Whether sessions of other processes are ignored, whose calls then raise
+                `StoreMissing`.
+
+        Raises:
+            RunInUse: there are such sessions; nothing was changed.
+        """
+        await discard_run(self._opened(), force=force)
         await self.close()
 
     async def close(self) -> None:
         """Wake waiters, give back what the sessions hold, finish calls under way. Repeatable.
 
-        In a forked process it does nothing: the store is its parent's.
+        What the run is left with is logged. In a forked process it does nothing: the
+        store is its parent's.
         """
         link = self._link
         if link is None or link.closed or link.opener != os.getpid():
@@ -174,6 +179,8 @@ class ReplayStore(OfOneProcess):
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             for session in link.sessions:
                 await session.detach()
+            if any(session.epoch for session in link.sessions):
+                await say_what_is_left(link)
         link.closed = True
         link.wakeups.stop()
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):

@@ -474,6 +474,9 @@ class ReplayStore:
     buffer: RedisReplayBuffer
     samples: SamplePlane
     checkpoints: Checkpoints
+    def discard(self, *, force: bool = False) -> None:
+        """Delete the run with its checkpoints and payload, and close the store. Not to be
+        undone."""
     def close(self) -> None:
         """Wake waiters, give back what the sessions hold, finish calls under way. Repeatable."""
     def trainer(
@@ -803,5 +806,6 @@ def open_store(
     deadline_seconds: float = 30.0,
     transfer: TransferWay = "channel",
     fields: Mapping[str, FieldOptions] | None = None,
+    discard_on_exit: bool = False,
 ) -> ReplayStore:
     """Open a run: ``with open_store(...) as store``. Creates it if it is not there."""

@@ -171,3 +171,19 @@ class Restore(StoreScript[Restored]):
 
     def parse(self, details: list[bytes]) -> Restored:
         return Restored(*map(int, details))
+
+
+@dataclass(frozen=True)
+class Discard(StoreScript[int]):
+    """Replies live groups that were deleted; ``own`` are epochs of the caller's own sessions."""
+
+    force: int
+    saved_ids: tuple[str, ...]
+    own: tuple[int, ...]
+
+    SCRIPT = "discard"
+    KEYS = tuple(Key)
+    SAVED = SAVED_KEYS
+
+    def parse(self, details: list[bytes]) -> int:
+        return int(details[0])

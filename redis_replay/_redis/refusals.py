@@ -270,6 +270,11 @@ REFUSALS: Final[Mapping[str, Builder]] = {
         "checkpoint would hold them neither in its buffer nor in a model, so none was made and "
         "nothing was changed. Make it when their step is committed.",
     ),
+    "IN_USE": _plain(
+        errors.RunInUse,
+        "the {1} session {0!r} works on the run, so it is not deleted; nothing was changed. Close "
+        "it, or end it by its lease; force=True deletes the run all the same.",
+    ),
     "CHECKPOINTS_MOVED": _plain(
         errors.CheckpointMissing, "the run's checkpoints changed meanwhile; look again"
     ),

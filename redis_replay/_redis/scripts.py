@@ -14,6 +14,7 @@ from redis_replay._redis.checkpoint_scripts import (
     BeginImport,
     Condemn,
     CreateCheckpoint,
+    Discard,
     DropCheckpoint,
     MarkCheckpoint,
     Restore,
@@ -383,6 +384,7 @@ ALL_SCRIPTS: tuple[type[ScriptCall[Any]], ...] = (
         MarkCheckpoint,
         DropCheckpoint,
         Condemn,
+        Discard,
         Restore,
     ),
 )

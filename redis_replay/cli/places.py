@@ -26,7 +26,8 @@ from redis_replay.errors import (
     StoreMissing,
     UnsupportedUrl,
 )
-from redis_replay.store import URL_VARIABLE, ReplayStore
+from redis_replay.store import ReplayStore
+from redis_replay.store_options import URL_VARIABLE
 
 DEADLINE_SECONDS: Final = 3.0
 """How long a command waits for a server that does not answer."""

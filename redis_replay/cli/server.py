@@ -30,7 +30,7 @@ from redis_replay.cli.places import (
 from redis_replay.cli.screen import QUIET_STYLE, facts, open_console, printable, write_json
 from redis_replay.cli.survey import ServerSurvey, survey_server
 from redis_replay.errors import ConfigurationError
-from redis_replay.store import URL_VARIABLE
+from redis_replay.store_options import URL_VARIABLE
 
 
 def up(

@@ -19,7 +19,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from redis_replay.demo.failure import DemoFailed
 from redis_replay.demo.settings import WorkerOrders
 from redis_replay.demo.witness import Line
-from redis_replay.store import URL_VARIABLE
+from redis_replay.store_options import URL_VARIABLE
 
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 _LONGEST_LINE_BYTES: Final = 1 << 20

@@ -11,7 +11,8 @@ from typing import Final, Self
 from redis_replay.errors import ConfigurationError
 from redis_replay.opening import open_store
 from redis_replay.samplers.config import SamplerConfig, parse_sampler_config
-from redis_replay.store import URL_VARIABLE, ReplayStore
+from redis_replay.store import ReplayStore
+from redis_replay.store_options import URL_VARIABLE
 
 GROUP_SIZE: Final = 8
 GROUPS_PER_STEP: Final = 16

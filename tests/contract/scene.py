@@ -14,6 +14,7 @@ from redis_replay._redis.checkpoint_scripts import (
     BeginImport,
     Condemn,
     CreateCheckpoint,
+    Discard,
     DropCheckpoint,
     MarkCheckpoint,
     Restore,
@@ -179,6 +180,7 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     AddToImport: lambda _: AddToImport(
         "coming", "slots", (b"i", IMPORTED_SLOT), (b"900:i", b"record"), (IMPORTED_ID,)
     ),
+    Discard: lambda _: Discard(1, (SAVED_ID, IMPORTED_ID), ()),
     Restore: lambda _: Restore("kept", "all", "", "token", (SAVED_ID,), ()),
     scripts.Admit: lambda _: scripts.Admit(seen_version=0),
     scripts.UseUp: lambda _: scripts.UseUp(),

@@ -61,6 +61,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "silence",
             ),
             *(
+                "ending",
                 "end_of_data",
                 "opening",
                 "preview",

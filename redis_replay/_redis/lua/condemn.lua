@@ -7,19 +7,12 @@
 -- Args: entries saved_ids
 -- Returns: how many entries are dead still, then those that are condemned
 -- Refusals: CHECKPOINTS_MOVED
--- include: checkpoint
+-- include: known
 -- include: record
 local refusal = control.open()
 if refusal then return refusal end
-local given, count = {}, 0
-for _, id in ipairs(args.saved_ids) do
-  given[id] = true
-end
-for _, name in ipairs(redis.call('HKEYS', keys.checkpoints)) do
-  count = count + 1
-  if not given[checkpoint.read(name).id] then return control.head('CHECKPOINTS_MOVED') end
-end
-if count ~= #args.saved_ids then return control.head('CHECKPOINTS_MOVED') end
+refusal = known.moved()
+if refusal then return refusal end
 local entries, pinned, condemned = args.entries, {}, {}
 if #entries == 0 then entries = redis.call('ZRANGE', keys.dead, 0, 63) end
 for _, entry in ipairs(entries) do
