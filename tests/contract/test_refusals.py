@@ -90,6 +90,13 @@ async def corrupt(runs: Runs, store: Any) -> Met:
     return errors.StoreCorrupted, "'ghost' .* audit", store.buffer.claim(selection)
 
 
+async def in_use(runs: Runs, store: Any) -> Met:
+    await runs.client.hset(
+        control_key(runs, Key.OWNERS), "elsewhere", "77 0 rollout 1 60000 another-host"
+    )
+    return errors.RunInUse, "rollout session 'elsewhere'", store.discard()
+
+
 async def unknown(runs: Runs, store: Any) -> Met:
     return errors.UnknownGroup, "'ghost'", store.buffer.remove(["ghost"])
 
@@ -360,6 +367,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "CHECKPOINT_CAPACITY": checkpoint_capacity,
     "CHECKPOINT_STEPS": checkpoint_steps,
     "CHECKPOINTS_MOVED": checkpoints_moved,
+    "IN_USE": in_use,
     "SELECTED": selected,
 }
 

@@ -9,6 +9,7 @@ import pytest
 from redis_replay._redis.checkpoint_scripts import (
     AddToImport,
     Condemn,
+    Discard,
     DropCheckpoint,
     MarkCheckpoint,
     Restore,
@@ -65,7 +66,7 @@ def test_every_script_has_a_call() -> None:
     assert set(ALL_SCRIPTS) == set(CALLS)
 
 
-@each([script for script in FRAMED if script is not Heartbeat])
+@each([script for script in FRAMED if script not in (Heartbeat, Discard)])
 async def test_a_call_changes_something_and_counts_as_one_mutation(
     runs: Runs, script: Script
 ) -> None:
@@ -178,6 +179,7 @@ async def test_a_run_that_is_not_the_one_that_was_opened_is_not_touched(
 async def test_a_key_of_another_type_stops_a_call_before_it_writes(
     runs: Runs, script: Script
 ) -> None:
+    runs.audited = script is not Discard
     async with opened_scene(runs) as scene:
         call = CALLS[script](scene)
         for key in script.KEYS:
@@ -223,7 +225,7 @@ async def commit_alone(client: Any, gateway: Any, call: Any, frame: Any, key: st
     )
 
 
-@each([script for script in OF_THE_RUN if script not in (*BEATS_OR_ATTACHES, Restore)])
+@each([script for script in OF_THE_RUN if script not in (*BEATS_OR_ATTACHES, Restore, Discard)])
 async def test_a_call_about_the_run_may_be_repeated(runs: Runs, script: Script) -> None:
     async with opened_scene(runs) as scene:
         call = CALLS[script](scene)
