@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 
 from redis_replay._redis.checkpoint_scripts import SAVED_KEYS, MarkCheckpoint
 from redis_replay._redis.gateway import Gateway
@@ -47,6 +48,7 @@ from redis_replay.verification import CUT_SHORT
 _LOG = logging.getLogger(__name__)
 
 _RECORDS: Final = 256
+_RECORDS_A_TURN: Final = 32
 _ENTRIES: Final = 500
 _BLOCK_BYTES: Final = 1024 * 1024
 _LEAST_USE: Final = 0.5
@@ -192,10 +194,12 @@ class Export:
             part = slots[at : at + _RECORDS]
             names = [group_field(slot.group_id, slot.payload_fence or 0) for slot in part]
             [stored] = await self.gateway.pipeline([("HMGET", key, *names)])
-            for slot, blob in zip(part, stored, strict=True):
+            for seen, (slot, blob) in enumerate(zip(part, stored, strict=True), 1):
                 if blob is None:
                     raise self._damaged(f"the record of group {slot.group_id!r} is gone")
                 yield slot, blob
+                if seen % _RECORDS_A_TURN == 0:
+                    await anyio.lowlevel.checkpoint()
 
     async def _write_groups(self, packs: PackWriter, saved: SavedState) -> None:
         total = sum(slot.payload_bytes or 0 for slot in saved.committed)

@@ -16,7 +16,7 @@ from redis_replay._redis.refusals import accept
 from redis_replay.session import Link
 from redis_replay.types import GroupState
 
-_PAGE: Final = 1000
+_PAGE: Final = 256
 _DROP_SLICE: Final = 256
 _WORD: Final = 2**64
 

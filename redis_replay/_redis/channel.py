@@ -37,6 +37,9 @@ _SILENCE_SECONDS: Final = 5.0
 _TURN_BYTES: Final = 1024 * 1024
 """What one task moves before the others have their turn."""
 
+_REPLY_BYTES: Final = 16 * 1024
+"""What a reply costs beside its bytes, in bytes moved in that time."""
+
 
 class Channel:
     """One connection. Not for two tasks at once."""
@@ -88,7 +91,7 @@ class Channel:
             except ssl.SSLEOFError:
                 return 0
             else:
-                await self._take_turns(count)
+                await self.take_turns(count)
                 return count
 
     async def _receive(self, buffers: Sequence[memoryview]) -> int:
@@ -106,7 +109,7 @@ class Channel:
             except ssl.SSLEOFError:
                 return 0
             else:
-                await self._take_turns(count)
+                await self.take_turns(count)
                 return count
 
     async def _wait(self, ready: Callable[[socket.socket], Awaitable[None]]) -> None:
@@ -114,7 +117,8 @@ class Channel:
         self._hear()
         await ready(self._socket)
 
-    async def _take_turns(self, count: int) -> None:
+    async def take_turns(self, count: int) -> None:
+        """Count what was moved, and let other tasks have their turn when it is much."""
         self._moved += count
         if self._moved > _TURN_BYTES:
             self._moved = 0
@@ -176,6 +180,7 @@ class ChannelTransfer:
                     if isinstance(length, ErrorReply):
                         raise as_client_error(length)
                     work.done(at, length or 0)
+                    await channel.take_turns(_REPLY_BYTES)
                 raise ConnectionLost("the other lane failed")
         except (RedisError, OSError) as failure:
             work.failure = work.failure or failure
