@@ -211,6 +211,10 @@ def decode_columns(
     result: dict[str, list[Any]] = {}
     for column in directory.select(fields):
         parts = plan[column.name]
+        if rows is None and len(parts) == 1 and parts[0].whole_column:
+            received = buffers[parts[0]]
+            result[column.name] = _whole_column(column, received, group_id, hand_out)
+            continue
         blobs: dict[int, Buffer] = {p.blob: buffers[p] for p in parts if p.blob is not None}
         found: dict[int, Any] = {}
         for part in parts:

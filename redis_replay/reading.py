@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from itertools import repeat
+from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
@@ -287,11 +288,11 @@ def decoded_rows(
     result: dict[str, Row] = {}
     lacking = any(column.storage.absent for column in read.wanted.record.directory.columns)
     rows = range(read.wanted.record.directory.row_count) if read.rows is None else read.rows
-    for at, row in enumerate(rows):
-        found = {name: column[at] for name, column in columns.items()}
-        cells: Row = (
-            {name: cell for name, cell in found.items() if cell is not ABSENT} if lacking else found
-        )
+    in_rows = zip(*columns.values(), strict=True) if columns else repeat(())
+    for row, found in zip(rows, in_rows, strict=False):
+        cells: dict[str, Any] = dict(zip(columns, found, strict=True))
+        if lacking:
+            cells = {name: cell for name, cell in cells.items() if cell is not ABSENT}
         if written := read.written.get(row):
             cells.update(written)
             if fields is not None:

@@ -226,12 +226,17 @@ class _Reading:
         """Return the positions of what a lane shall ask for now, beside what it has asked for.
 
         Both lanes stay within the window, each in its share; one string may be longer than that.
+        Small ones wait until half of the share has come, so that one write asks for many.
         """
         taken: list[int] = []
         mine = sum(self.sizes[at] for at in asked)
+        share = WINDOW_BYTES // _LANES
+        is_small = self._next < len(self.sizes) and self.sizes[self._next] < share // 8
+        if is_small and mine > share // 2:
+            return taken
         while self._next < len(self.sizes):
             size = self.sizes[self._next]
-            is_share = mine == 0 or mine + size <= WINDOW_BYTES // _LANES
+            is_share = mine == 0 or mine + size <= share
             if self._outstanding and not (is_share and self._outstanding + size <= WINDOW_BYTES):
                 break
             taken.append(self._next)
