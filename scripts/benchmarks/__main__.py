@@ -29,6 +29,9 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     """Return the arguments; what cannot be is an error that says what can."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less of everything, in two minutes")
+    parser.add_argument(
+        "--peers", action="store_true", help="P13 and P14 too; the first time it installs them"
+    )
     parser.add_argument("--rounds", type=int, help=f"{FULL_ROUNDS} by default")
     parser.add_argument("--only", type=target_ids, default=TARGET_IDS, help="such as P5,P6")
     parser.add_argument(
@@ -68,6 +71,8 @@ def measure(arguments: argparse.Namespace, console: Console) -> Found:
         bench = Bench(
             rounds=arguments.rounds,
             quick=arguments.quick,
+            peers=arguments.peers,
+            wanted=frozenset(arguments.only),
             folder=folder / "files",
             limit=build_limit(folder),
             say=say,
@@ -75,7 +80,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Found:
         bench.folder.mkdir()
         gc.collect()
         gc.freeze()  # what the imports made is no business of a collection in mid-round
-        return anyio.run(measure_all, bench, arguments.only)
+        return anyio.run(measure_all, bench)
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -19,7 +19,9 @@ class Bench:
 
     Attributes:
         rounds: Measured rounds of each comparison.
+        peers: Whether peers are measured too.
         quick: Whether less is measured, to show that everything runs.
+        wanted: Ids of the targets that are asked for.
         folder: For files; empty at first, removed afterwards.
         limit: The compiled C program.
         say: Tells the reader what is being done.
@@ -27,6 +29,8 @@ class Bench:
 
     rounds: int
     quick: bool
+    peers: bool
+    wanted: frozenset[str]
     folder: Path
     limit: Path
     say: Callable[[str], None]

@@ -13,10 +13,15 @@ from typing import Any, Final
 from benchmarks.bench import Bench
 from benchmarks.longest_scripts import ScriptLog
 from benchmarks.results import Figure, Found
+from benchmarks.rows import BYTES_PER_TOKEN, GROUP_SIZE, group_rows
 from benchmarks.servers import idle_client, net_bytes, own_server
 from benchmarks.targets import WHOLE
 from benchmarks.turns import ratios, seconds_of
-from benchmarks.workload import BYTES_PER_TOKEN, GROUP_SIZE, fill, group_rows, opened, same_rows
+from benchmarks.workload import (
+    fill,
+    opened,
+    same_rows,
+)
 
 _GROUPS: Final = 200
 _STRING_COMMANDS: Final = (

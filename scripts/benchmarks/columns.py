@@ -11,17 +11,16 @@ import numpy as np
 from benchmarks.bench import Bench
 from benchmarks.limit import GET, Limit
 from benchmarks.results import Figure, Found
+from benchmarks.rows import GROUP_SIZE, group_rows
 from benchmarks.servers import idle_client, own_server
 from benchmarks.targets import WHOLE
 from benchmarks.turns import Side, alternate, ratios, seconds_of, take_turns
 from benchmarks.workload import (
-    GROUP_SIZE,
     LONG,
     STANDARD,
     Profile,
     claim,
     commit_all,
-    group_rows,
     opened,
     reserve,
 )

@@ -18,10 +18,10 @@ import numpy as np
 
 from benchmarks.bench import Bench
 from benchmarks.results import Figure, Found
+from benchmarks.rows import GROUP_SIZE, group_rows
 from benchmarks.servers import own_server
 from benchmarks.workload import (
     BATCH,
-    GROUP_SIZE,
     PROFILES,
     SMALL,
     STANDARD,
@@ -30,7 +30,6 @@ from benchmarks.workload import (
     claim,
     commit_all,
     fill,
-    group_rows,
     opened,
     reserve,
     settle,

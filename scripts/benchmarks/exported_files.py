@@ -14,9 +14,16 @@ import anyio
 
 from benchmarks.bench import Bench
 from benchmarks.results import Figure, Found
+from benchmarks.rows import group_rows
 from benchmarks.servers import own_server
 from benchmarks.turns import Side, ratios, take_turns
-from benchmarks.workload import STANDARD, commit_all, fill, group_rows, opened, reserve
+from benchmarks.workload import (
+    STANDARD,
+    commit_all,
+    fill,
+    opened,
+    reserve,
+)
 
 _COPY_BYTES: Final = 1 << 20
 _DIFFERENT_ROWS: Final = 32

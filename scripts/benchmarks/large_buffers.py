@@ -28,7 +28,11 @@ async def measure_large_buffers(bench: Bench) -> Found:
                 run = opened(socket, f"n{size}", size + _SPARE_PLACES)
                 stores[size] = await stack.enter_async_context(run)
                 await fill(stores[size], size, lambda _: rows)
-            found = await measure_scaling(bench, stores, client)
-            found.add(await measure_longest_scripts(bench, stores[bench.sizes[-1]], client))
-            found.add(await measure_checkpoint_costs(bench, stores, client))
+            found = Found()
+            if bench.wanted & {"P4", "P5"}:
+                found.add(await measure_scaling(bench, stores, client))
+            if "P15" in bench.wanted:
+                found.add(await measure_longest_scripts(bench, stores[bench.sizes[-1]], client))
+            if "P8" in bench.wanted:
+                found.add(await measure_checkpoint_costs(bench, stores, client))
     return found

@@ -6,8 +6,16 @@ from typing import Any
 
 from benchmarks.bench import Bench
 from benchmarks.results import Found
+from benchmarks.rows import group_rows
 from benchmarks.servers import idle_client, own_server
-from benchmarks.workload import PROFILES, SMALL, STANDARD, fill, group_rows, opened, settled_down
+from benchmarks.workload import (
+    PROFILES,
+    SMALL,
+    STANDARD,
+    fill,
+    opened,
+    settled_down,
+)
 
 _FEW_TOKENS = 8
 _PIPELINED = 1_000

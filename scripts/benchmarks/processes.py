@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
+from typing import IO, Any
 
 import anyio
 from anyio.abc import Process
@@ -17,6 +17,11 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 _HEAD_START_SECONDS = 0.05
 _LONGEST_LINE = 1 << 20
+_END_SECONDS = 10
+
+
+class ProcessEnded(RuntimeError):
+    """A process ended before it answered."""
 
 
 class Lines:
@@ -32,41 +37,52 @@ class Lines:
         """Have a verb done and return its answer.
 
         Raises:
-            RuntimeError: the process has ended.
+            ProcessEnded: the process has ended.
         """
         try:
             await self._input.send(json.dumps([verb, arguments]).encode() + b"\n")
         except (anyio.BrokenResourceError, OSError):
-            raise RuntimeError(f"{self._name} has ended") from None
+            raise ProcessEnded(f"{self._name} has ended") from None
         return await self.answer()
 
     async def answer(self) -> Any:
         """Return the next line.
 
         Raises:
-            RuntimeError: the process has ended.
+            ProcessEnded: the process has ended.
         """
         try:
             line = await self._output.receive_until(b"\n", _LONGEST_LINE)
         except (anyio.IncompleteRead, anyio.EndOfStream):
-            raise RuntimeError(f"{self._name} has ended; see its messages above") from None
+            raise ProcessEnded(f"{self._name} has ended") from None
         return json.loads(line)
 
 
 @asynccontextmanager
 async def process_of_lines(
-    command: Sequence[str | Path], name: str, *, env: Mapping[str, str] | None = None
+    command: Sequence[str | Path],
+    name: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    log: IO[str] | None = None,
 ) -> AsyncIterator[Lines]:
-    """Run a process that obeys lines, and end it by closing its input, or by force."""
+    """Run a process that obeys lines, and end it by closing its input, or by force.
+
+    What it says besides goes to ``log``, by default to where this process's messages go.
+    """
     words = [str(word) for word in command]
-    async with await anyio.open_process(words, stdin=PIPE, stderr=None, env=env) as process:
+    async with await anyio.open_process(words, stdin=PIPE, stderr=log, env=env) as process:
         try:
             yield Lines(process, name)
             if process.stdin is not None:
                 await process.stdin.aclose()
-            with anyio.move_on_after(5):
+            with anyio.move_on_after(_END_SECONDS):
                 await process.wait()
         finally:
+            if process.returncode is None:
+                process.terminate()  # so that it ends what it has started itself
+                with anyio.move_on_after(_END_SECONDS, shield=True):
+                    await process.wait()
             if process.returncode is None:
                 process.kill()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +12,7 @@ from benchmarks.crowds import measure_claiming_crowd, measure_writing_crowd
 from benchmarks.event_loop import measure_event_loop
 from benchmarks.exported_files import measure_files
 from benchmarks.large_buffers import measure_large_buffers
+from benchmarks.lifecycles import measure_lifecycles
 from benchmarks.memory import measure_memory
 from benchmarks.results import Found
 from benchmarks.single_calls import measure_single_calls
@@ -44,13 +44,14 @@ MEASUREMENTS: Final = (
     Measurement(("P10",), measure_files),
     Measurement(("P8", "P9"), measure_checkpoint_bytes),
     Measurement(("P4", "P5", "P8", "P15"), measure_large_buffers),
+    Measurement(("P13", "P14"), measure_lifecycles),
 )
 
 
-async def measure_all(bench: Bench, wanted: Collection[str]) -> Found:
+async def measure_all(bench: Bench) -> Found:
     """Make the measurements that have samples for any wanted target."""
     found = Found()
     for measurement in MEASUREMENTS:
-        if set(measurement.targets) & set(wanted):
+        if bench.wanted & set(measurement.targets):
             found.add(await measurement.measure(bench))
     return found

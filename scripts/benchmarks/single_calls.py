@@ -14,10 +14,16 @@ from typing import Any
 
 from benchmarks.bench import Bench
 from benchmarks.results import Figure, Found
+from benchmarks.rows import GROUP_SIZE
 from benchmarks.scaling import NOWHERE
 from benchmarks.servers import idle_client, own_server
 from benchmarks.turns import ratios
-from benchmarks.workload import GROUP_SIZE, bare_rows, opened, settle, settled_down
+from benchmarks.workload import (
+    bare_rows,
+    opened,
+    settle,
+    settled_down,
+)
 from redis_replay import InOrderSamplerConfig, create_sampler
 
 _CALLS = ("reserve", "commit flip", "admit", "empty claim")

@@ -17,18 +17,16 @@ from typing import Any, Final
 from benchmarks.bench import Bench
 from benchmarks.limit import GET, SET, Limit
 from benchmarks.results import Figure, Found
+from benchmarks.rows import GROUP_SIZE, Rows, group_rows
 from benchmarks.servers import own_server
 from benchmarks.turns import Side, ratios, take_turns
 from benchmarks.workload import (
-    GROUP_SIZE,
     PROFILES,
     SMALL,
     STANDARD,
     Profile,
-    Rows,
     claim,
     commit_all,
-    group_rows,
     opened,
     reserve,
     settle,

@@ -17,15 +17,14 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from benchmarks.rows import Rows, group_rows
 from benchmarks.workload import (
     BATCH,
-    Rows,
     bare_rows,
     claim,
     commit,
     commit_all,
     fill,
-    group_rows,
     opened,
     reserve,
     settle,

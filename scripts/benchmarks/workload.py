@@ -1,7 +1,4 @@
-"""The workload: groups of 16 rows as rollouts make them, in three sizes, and buffers full of them.
-
-A row is input_ids int32[L], generation_logprobs float32[L], token_mask uint8[L], reward and length.
-"""
+"""The workload: groups (`rows`) in three sizes, buffers full of them, calls as programs make."""
 
 from __future__ import annotations
 
@@ -12,20 +9,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import numpy as np
 
+from benchmarks.rows import BYTES_PER_TOKEN, GROUP_SIZE, Rows
 from redis_replay import ReplayStore, Reservation, Rule, Selection, open_store
 
-GROUP_SIZE: Final = 16
-BYTES_PER_TOKEN: Final = 9
 BATCH: Final = 64
 VERSIONS: Final = 4
 """Start weights of a filled buffer: 1 to this many, so that nothing is below 1."""
 
 _FILL_SLICE: Final = 500
 _COMMITS_IN_FLIGHT: Final = 8
-
-Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -46,21 +39,6 @@ SMALL: Final = Profile("small", 512, 64)
 STANDARD: Final = Profile("standard", 4096, 64)
 LONG: Final = Profile("long", 32768, 16)
 PROFILES: Final = (SMALL, STANDARD, LONG)
-
-
-def group_rows(tokens: int, seed: int = 0) -> Rows:
-    """Return 16 rows of so many tokens each."""
-    draw = np.random.default_rng(seed)
-    return [
-        {
-            "input_ids": draw.integers(0, 150_000, tokens, dtype=np.int32),
-            "generation_logprobs": draw.random(tokens, dtype=np.float32),
-            "token_mask": draw.integers(0, 2, tokens, dtype=np.uint8),
-            "reward": float(row % 2),
-            "length": tokens,
-        }
-        for row in range(GROUP_SIZE)
-    ]
 
 
 def same_rows(rows: Rows, _: int) -> Rows:
