@@ -313,10 +313,7 @@ class RedisReplayBuffer:
         return await self._takes.claim(selection)
 
     async def claim_for_training(self, group_ids: Sequence[str]) -> KVBatchMeta:
-        """Claim named ready groups, all or none, and return their metas in the order given.
-
-        Atomic. Raises as `Claims.claim_exactly`.
-        """
+        """Claim named ready groups, all or none, in the order given; `Claims.claim_exactly`."""
         meta, _ = await self._takes.claim_exactly(group_ids)
         if meta is None:
             raise UnknownGroup(f"none of the groups {list(group_ids)} could be claimed")
@@ -353,6 +350,10 @@ class RedisReplayBuffer:
     async def quarantine(self, group_ids: Sequence[str], *, reason: str = "quarantined") -> int:
         """Take ready or own claimed groups out of training; `Claims.quarantine`."""
         return await self.claims.quarantine(group_ids, reason=reason)
+
+    async def reinstate(self, group_ids: Sequence[str]) -> int:
+        """Bring quarantined groups back to be trained or generated; `Claims.reinstate`."""
+        return await self.claims.reinstate(group_ids)
 
     async def promote_ready_group(self, *, to_target_step: int) -> int | None:
         """Lend a ready group of the furthest later step to a step; return the step it came from.

@@ -82,7 +82,7 @@ class Checkpoints:
         """Keep the run as it is at this instant under a name.
 
         One atomic script, and nobody is paused; its cost grows with the number of live groups, not
-        with their bytes. A name from before a restore is given away; the older one is dropped.
+        with their bytes. A name from before a restore is given away, unless it is pinned.
 
         Args:
             name: 1 to 64 letters, digits, ``_``, ``.`` or ``-``.

@@ -18,6 +18,7 @@ import anyio.lowlevel
 
 from redis_replay._redis.frames import SessionScript
 from redis_replay._redis.keys import Key
+from redis_replay._redis.quarantine_scripts import Reinstate
 from redis_replay._redis.records import CommittedSlot, SlotRecord
 from redis_replay._redis.scripts import Claim, Claimed, ClaimExact, Requeue, Settle, Transfer
 from redis_replay.checkpoint_info import new_saved_id, now_ms
@@ -254,6 +255,24 @@ class Claims:
         )
         self._forget_batches(await self.owned())
         return len(taken)
+
+    async def reinstate(self, group_ids: Sequence[str]) -> int:
+        """Bring quarantined groups back: finished ones ready, others as redispatch tickets.
+
+        Atomic. They keep their place in buffer order; attempts and requeues count from the
+        beginning. A damaged group is quarantined again by who reads it.
+
+        Returns:
+            How many.
+
+        Raises:
+            BufferFull: there are no places for them; nothing was changed.
+            UnknownGroup, WrongState: one is not live, or not quarantined; nothing was changed.
+            ValueError: one id twice, none, or too many.
+        """
+        named = distinct_ids(group_ids)
+        ready, tickets = await self.session.call(Reinstate(named))
+        return ready + tickets
 
     def _forget_batches(self, owned: Iterable[SlotRecord]) -> None:
         """Forget the claims of which this session holds no group any more."""

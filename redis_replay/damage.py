@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from redis_replay._redis.quarantine_scripts import Quarantine
 from redis_replay._redis.records import CommittedSlot
-from redis_replay._redis.run_scripts import Quarantine
 from redis_replay.attachment import Attachment
 from redis_replay.errors import PayloadDamaged, ReplayError, StaleAttempt, UnknownGroup
 from redis_replay.groups import GroupRecord

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from redis_replay._redis.keys import Key
-from redis_replay._redis.records import OwnerRecord
-from redis_replay._redis.run_scripts import CatchUp, EndOwner
+from redis_replay._redis.run_scripts import CatchUp, EndOthers
 from redis_replay.bookmark import Bookmark, read_bookmark
 from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.checkpoint_info import Incomplete, RestoreMode
@@ -34,10 +33,10 @@ from redis_replay.samplers.config import SamplerConfig
 from redis_replay.selection import validate_version
 from redis_replay.session import Link
 from redis_replay.stats import read_slots, read_stats
-from redis_replay.types import BufferStats, GroupState, SlotView
+from redis_replay.types import MAX_GROUPS_PER_CALL, BufferStats, GroupState, SlotView
 
 _LOG = logging.getLogger(__name__)
-_HOLDERS: Final = (("HGETALL", Key.OWNERS), ("HGETALL", Key.LOST))
+_SLICE: Final = MAX_GROUPS_PER_CALL
 
 ResumeAction = Literal["continue", "settle", "catch_up", "restore"]
 """What a resume does; the table in `redis_replay.recovery`."""
@@ -198,22 +197,17 @@ class Recovery:
         )
 
     async def _end_others(self) -> int:
-        """End every session that is not of this store; return how many claims that gave back."""
-        link, requeued = self._link, 0
-        own = {session.epoch for session in link.sessions}
-        owners, lost = await link.gateway.pipeline(
-            [(command, link.gateway.keyspace.control(key)) for command, key in _HOLDERS]
-        )
-        ended = [
-            (name.decode(), OwnerRecord.parse(record).epoch) for name, record in owners.items()
-        ]
-        ended += [(record[2:].decode(), int(epoch)) for epoch, record in lost.items()]
-        for name, epoch in ended:
-            more = epoch not in own
-            while more:
-                reply = await link.call(EndOwner(name, epoch, None, planned=1))
-                requeued += reply[1]
-                more = reply[3]
+        """End every session that is not of this store; return how many claims that gave back.
+
+        All are ended in one script; what they held in great numbers comes back in further ones.
+        """
+        link, requeued, more = self._link, 0, True
+        while more:
+            own = tuple(session.epoch for session in link.sessions if session.epoch)
+            ended, claimed, more = await link.call(EndOthers(_SLICE, own))
+            requeued += claimed
+            if ended:
+                _LOG.warning("run %r: %d sessions were ended", link.gateway.keyspace.run, ended)
         return requeued
 
     async def _settle(self, step: int, trained: Sequence[str]) -> tuple[str, ...]:

@@ -441,7 +441,7 @@ class RedisReplayBuffer:
     def claim(self, selection: Selection) -> tuple[KVBatchMeta | None, int]:
         """Claim what a policy's rule picks; `Claims.claim`."""
     def claim_for_training(self, group_ids: Sequence[str]) -> KVBatchMeta:
-        """Claim named ready groups, all or none, and return their metas in the order given."""
+        """Claim named ready groups, all or none, in the order given; `Claims.claim_exactly`."""
     def training_owned_group_ids(self) -> list[str]:
         """Return the groups this session has claimed and not settled, in buffer order."""
     def training_owned_replay_groups(self) -> list[KVBatchMeta]:
@@ -452,6 +452,8 @@ class RedisReplayBuffer:
         """Give claimed groups back untrained; `Claims.requeue`. No attempt is counted."""
     def quarantine(self, group_ids: Sequence[str], *, reason: str = "quarantined") -> int:
         """Take ready or own claimed groups out of training; `Claims.quarantine`."""
+    def reinstate(self, group_ids: Sequence[str]) -> int:
+        """Bring quarantined groups back to be trained or generated; `Claims.reinstate`."""
     def promote_ready_group(self, *, to_target_step: int) -> int | None:
         """Lend a ready group of the furthest later step to a step; return the step it came
         from."""

@@ -60,11 +60,16 @@ TRANSITIONS: Final[Mapping[str, Moves]] = {
         "claimed": frozenset({"quarantined"}),
         "quarantined": frozenset({"quarantined"}),
     },
+    "reinstate": {"quarantined": frozenset({"ready", "reserved"})},
     "attach": {
         "reserved": frozenset({"reserved", "quarantined"}),
         "claimed": frozenset({"ready", "quarantined"}),
     },
     "end_owner": {
+        "reserved": frozenset({"reserved", "quarantined"}),
+        "claimed": frozenset({"ready", "quarantined"}),
+    },
+    "end_others": {
         "reserved": frozenset({"reserved", "quarantined"}),
         "claimed": frozenset({"ready", "quarantined"}),
     },

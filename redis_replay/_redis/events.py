@@ -61,6 +61,7 @@ _TOPICS: Final[Mapping[str, frozenset[Topic]]] = {
     "catch_up": frozenset({Topic.SPACE, Topic.ADMISSION, Topic.READY}),
     "end_of_data": frozenset({Topic.READY, Topic.ADMISSION}),
     "end_owner": frozenset(Topic),
+    "reinstate": frozenset({Topic.READY, Topic.TICKETS}),
     "restore": frozenset(Topic),
 }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from redis_replay._redis.frames import (
-    CLAIM_ENDING_KEYS,
     ENDING_KEYS,
     META_KEYS,
     READY_KEYS,
@@ -111,6 +110,20 @@ class EndOwner(StoreScript[tuple[int, int, int, bool]]):
 
 
 @dataclass(frozen=True)
+class EndOthers(StoreScript[tuple[int, int, bool]]):
+    """Replies sessions ended, groups requeued, whether more remain; ``own`` are not ended."""
+
+    limit: int
+    own: tuple[int, ...]
+
+    SCRIPT = "end_others"
+    KEYS = ENDING_KEYS
+
+    def parse(self, details: list[bytes]) -> tuple[int, int, bool]:
+        return int(details[0]), int(details[1]), details[2] == b"1"
+
+
+@dataclass(frozen=True)
 class BindPolicy(StoreScript[tuple[str, str, str]]):
     """Replies the outcome (bound, same, windows, switched) and the policy and windows before."""
 
@@ -186,31 +199,6 @@ class MarkWritten(StoreScript[list[tuple[int, int]]]):
     def parse(self, details: list[bytes]) -> list[tuple[int, int]]:
         numbers = [int(item) for item in details]
         return list(zip(numbers[::2], numbers[1::2], strict=True))
-
-
-@dataclass(frozen=True)
-class Quarantine(StoreScript[tuple[str, ...]]):
-    """Replies the groups that were not quarantined before.
-
-    ``fences`` are the payload fences of the groups as the caller knows them, '' for none.
-    """
-
-    owner: str
-    epoch: int
-    reason: str
-    group_ids: tuple[str, ...]
-    fences: tuple[str, ...]
-
-    SCRIPT = "quarantine"
-    KEYS = (
-        *META_KEYS,
-        *READY_KEYS,
-        *CLAIM_ENDING_KEYS,
-        *(Key.SLOTS, Key.QUARANTINED, Key.DEAD, Key.STEPS, Key.OWNERS, Key.EVENTS),
-    )
-
-    def parse(self, details: list[bytes]) -> tuple[str, ...]:
-        return tuple(item.decode() for item in details)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from redis_replay._redis.frames import (
 )
 from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import ScriptCall
+from redis_replay._redis.quarantine_scripts import Quarantine, Reinstate
 from redis_replay._redis.records import ClaimedSlot, SlotRecord
 from redis_replay._redis.run_scripts import (
     Acknowledge,
@@ -40,13 +41,13 @@ from redis_replay._redis.run_scripts import (
     BindPolicy,
     Bury,
     CatchUp,
+    EndOthers,
     EndOwner,
     Heartbeat,
     MarkWritten,
     Migrate,
     OpenRun,
     Publish,
-    Quarantine,
     Resize,
     SetCursor,
     SetDataset,
@@ -357,34 +358,10 @@ class TakeTickets(SessionScript[list[SlotRecord]]):
 
 
 ALL_SCRIPTS: tuple[type[ScriptCall[Any]], ...] = (
-    *(OpenRun, Resize, Attach, Heartbeat, EndOwner, BindPolicy, SetCursor, SetWindow, Publish),
-    *(Acknowledge, Bury, Admit, Reserve, ApplyCut, Commit, Claim, ClaimExact, Settle, Requeue),
-    *(
-        UseUp,
-        SelectForGood,
-        LetGo,
-        Transfer,
-        Evict,
-        Abort,
-        Drop,
-        Drain,
-        Remove,
-        Promote,
-        TakeTickets,
-        MarkWritten,
-    ),
-    *(
-        Quarantine,
-        Migrate,
-        CatchUp,
-        SetDataset,
-        CreateCheckpoint,
-        BeginImport,
-        AddToImport,
-        MarkCheckpoint,
-        DropCheckpoint,
-        Condemn,
-        Discard,
-        Restore,
-    ),
+    *(OpenRun, Resize, Attach, Heartbeat, EndOwner, EndOthers, BindPolicy, SetCursor, SetWindow),
+    *(Publish, Acknowledge, Bury, Admit, Reserve, ApplyCut, Commit, Claim, ClaimExact, Settle),
+    *(Requeue, UseUp, SelectForGood, LetGo, Transfer, Evict, Abort, Drop, Drain, Remove),
+    *(Reinstate, Promote, TakeTickets, MarkWritten, Quarantine, Migrate, CatchUp, SetDataset),
+    *(CreateCheckpoint, BeginImport, AddToImport, MarkCheckpoint, DropCheckpoint, Condemn),
+    *(Discard, Restore),
 )

@@ -19,7 +19,7 @@ from redis_replay.cli.checkpoint import checkpoint
 from redis_replay.cli.checkpoint_transfer import export_checkpoint, import_checkpoint
 from redis_replay.cli.demo import demo
 from redis_replay.cli.failures import EXIT_INTERRUPTED
-from redis_replay.cli.groups import groups
+from redis_replay.cli.groups import groups, reinstate
 from redis_replay.cli.resume import resume
 from redis_replay.cli.resume_demo import resume_demo
 from redis_replay.cli.server import down, up
@@ -34,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, resume_demo, up, down, status, groups, audit, resume):
+for command in (demo, resume_demo, up, down, status, groups, reinstate, audit, resume):
     app.command()(command)
 checkpoint.command(name="export")(export_checkpoint)
 checkpoint.command(name="import")(import_checkpoint)

@@ -15,7 +15,7 @@ from redis_replay._redis.connect import Target
 from redis_replay._redis.keys import Keyspace
 from redis_replay.cli.failures import plain_failures
 from redis_replay.cli.options import JsonOption, PartitionOption, RunOption, UrlOption
-from redis_replay.cli.places import only_run, reach
+from redis_replay.cli.places import DEADLINE_SECONDS, only_run, reach
 from redis_replay.cli.screen import (
     QUIET_STYLE,
     cell,
@@ -25,6 +25,7 @@ from redis_replay.cli.screen import (
     write_json,
 )
 from redis_replay.cli.survey import open_gateway, readable_records, survey_server
+from redis_replay.opening import open_store
 from redis_replay.run import RunSettings, open_run
 from redis_replay.stats import read_slots
 from redis_replay.types import GroupState, SlotView
@@ -133,3 +134,33 @@ def _summary(shown: int, matching: int, state: GroupState | None, *, newest: boo
         end = "newest" if newest else "oldest"
         return f"The {shown:,} {end} of {matching:,} {kind}s; --limit {matching} shows all."
     return f"{matching:,} {kind}{'' if matching == 1 else 's'}."
+
+
+def reinstate(
+    group_ids: Annotated[
+        list[str], typer.Argument(metavar="GROUP...", help="Quarantined groups by id.")
+    ],
+    url: UrlOption = None,
+    run: RunOption = None,
+    partition: PartitionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring quarantined groups back: finished ones ready, others to be generated again."""
+
+    async def work(target: Target) -> int:
+        keyspace = await only_run(target, run=run, partition=partition)
+        async with open_store(
+            client=target.connect(),
+            run=keyspace.run,
+            partition=keyspace.partition,
+            create=False,
+            deadline_seconds=DEADLINE_SECONDS,
+        ) as store:
+            return await store.buffer.reinstate(group_ids)
+
+    with plain_failures(), reach(url) as target:
+        count = anyio.run(work, target)
+    if as_json:
+        write_json({"reinstated": count})
+    else:
+        open_console().print(Text(f"Brought {count:,} groups back."))

@@ -23,6 +23,7 @@ from redis_replay._redis.frames import SessionScript, StoreScript
 from redis_replay._redis.gateway import Payload
 from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import ScriptCall
+from redis_replay._redis.quarantine_scripts import Quarantine, Reinstate
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.selecting_scripts import LetGo, SelectForGood
 from redis_replay.groups import pack_record, payload_writes
@@ -40,8 +41,9 @@ IMPORTED_SLOT = b"ready 9 900 0 0 - 900 - 1 - 0 - 50 - 0"
 @dataclass
 class Scene:
     """The run: ``r`` is reserved with its payload written, ``y`` and ``z`` are ready, ``c`` is
-    claimed, ``t`` is a ticket, ``h`` and ``k`` are held by a host, ``d`` waits for collection,
-    ``e`` is condemned, the checkpoint ``kept`` holds the others, and ``coming`` is being imported.
+    claimed, ``q`` quarantined, ``t`` is a ticket, ``h`` and ``k`` are held by a host, ``d`` waits
+    for collection, ``e`` is condemned, the checkpoint ``kept`` holds the others, and ``coming`` is
+    being imported.
     """
 
     runs: Runs
@@ -111,6 +113,8 @@ async def opened_scene(runs: Runs) -> AsyncIterator[Scene]:
         for group_id, target in (("y", 3), ("z", 4), ("c", 1), ("k", 1), ("d", 1), ("e", 1)):
             await commit_ready(store, 0, group_id=group_id, target_step=target)
         await store.buffer.claim_for_training(["c"])
+        await commit_ready(store, 0, group_id="q", target_step=9)
+        await store.buffer.quarantine(["q"])
         await host.buffer.claim_for_training(["k"])
         await host.buffer.reserve(0, group_id="h")
         await store.buffer.remove_group("e")
@@ -159,6 +163,7 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     run_scripts.Attach: lambda _: run_scripts.Attach("new", "rollout", 1, 60_000, "here", 0),
     run_scripts.Heartbeat: lambda s: run_scripts.Heartbeat("host", s.host.epoch),
     run_scripts.EndOwner: lambda s: run_scripts.EndOwner("host", s.host.epoch, None, planned=0),
+    run_scripts.EndOthers: lambda s: run_scripts.EndOthers(9, (s.session.epoch,)),
     run_scripts.BindPolicy: lambda _: run_scripts.BindPolicy(
         *("", 0, "windowed", "{}", None, None), switch=0
     ),
@@ -205,12 +210,13 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     ),
     scripts.Drain: lambda _: scripts.Drain(2),
     scripts.Remove: lambda _: scripts.Remove("bad", ("z", "t")),
+    Reinstate: lambda _: Reinstate(("q",)),
     scripts.Promote: lambda _: scripts.Promote(0),
     scripts.TakeTickets: lambda _: scripts.TakeTickets(4, 2),
     run_scripts.MarkWritten: lambda s: run_scripts.MarkWritten(
         s.session.owner, s.session.epoch, ("c",)
     ),
-    run_scripts.Quarantine: lambda s: run_scripts.Quarantine(
+    Quarantine: lambda s: Quarantine(
         s.session.owner, s.session.epoch, "damaged", ("c", "y"), s.payload_fences("c", "y")
     ),
 }

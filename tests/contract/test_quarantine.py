@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redis_replay._redis.keys import Key
-from redis_replay._redis.run_scripts import Quarantine
+from redis_replay._redis.quarantine_scripts import Quarantine
 from redis_replay.errors import (
     ClaimMismatch,
     StaleAttempt,

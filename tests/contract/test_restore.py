@@ -14,9 +14,10 @@ from redis_replay import (
     create_sampler,
 )
 from redis_replay._redis.keys import Key
+from redis_replay.errors import CheckpointExists
 from redis_replay.types import SlotView
 from tests.contract.job import opened_job, prompts_of
-from tests.contract.keyspace import collected, control_key, snapshot
+from tests.contract.keyspace import collected, control_key, nothing_changed, snapshot
 from tests.harness import Runs, commit_ready, rows
 
 pytestmark = pytest.mark.anyio
@@ -259,6 +260,19 @@ async def test_a_changed_capacity_stays_and_is_what_the_restored_groups_must_fit
         async with runs.open(capacity=12):
             await store.checkpoints.restore("kept")
         assert (12, 3) == ((await store.stats()).capacity, (await store.stats()).ready)
+
+
+async def test_a_pinned_name_is_not_given_away_after_a_restore(runs: Runs) -> None:
+    async with runs.open() as store:
+        for name in ("pinned", "plain"):
+            await store.checkpoints.create(name, pin=name == "pinned")
+        await store.checkpoints.restore("pinned")
+        assert 2 == (await store.checkpoints.create("plain")).store_epoch
+        async with nothing_changed(runs):
+            with pytest.raises(CheckpointExists, match="'pinned' already"):
+                await store.checkpoints.create("pinned")
+        await store.checkpoints.unpin("pinned")
+        assert 2 == (await store.checkpoints.create("pinned")).store_epoch
 
 
 async def test_ids_that_were_given_again_are_the_restored_groups_after_a_restore(

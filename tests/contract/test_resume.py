@@ -15,8 +15,12 @@ from redis_replay import (
     TransactionalAdmissionSampler,
     WindowedSamplerConfig,
     create_sampler,
+    recovery,
 )
+from redis_replay._redis.keys import Key
+from redis_replay._redis.records import unpack_items
 from redis_replay.errors import ResumeRefused, RunMismatch, StaleOwner
+from tests.contract.keyspace import control_key, nothing_changed
 from tests.harness import Runs, commit_ready, rows
 
 pytestmark = pytest.mark.anyio
@@ -195,6 +199,41 @@ async def test_taking_over_turns_what_the_dead_held_into_tickets_and_ready_group
             (ticket.group_id, ticket.prompt_ref, ticket.target_step, ticket.attempt)
             for ticket in taken
         ]
+
+
+async def test_taking_over_ends_all_others_in_one_script_and_nobody_of_its_own(runs: Runs) -> None:
+    async with runs.open() as store, runs.open() as dead, store.rollout(owner="mine") as mine:
+        own = await mine.buffer.reserve(0)
+        for owner in ("one", "two", "three"):
+            await (await dead.rollout(owner=owner).__aenter__()).buffer.reserve(0, group_id=owner)
+        await dead.buffer.claim_for_training([await commit_ready(dead, 0, group_id="c")])
+        known = await runs.client.xlen(control_key(runs, Key.EVENTS))
+        report = await store.resume(take_over=True)
+        assert ({"mine": 1}, 1, 3) == (report.held, report.requeued, report.redispatched)
+        entries = await runs.client.xrange(control_key(runs, Key.EVENTS))
+        [written] = [entry for _, entry in entries[known:]]
+        assert b"end_owner" == written[b"kind"]
+        assert {"one", "two", "three", "c"} == {
+            name.decode() for name in unpack_items(written[b"groups"])
+        }
+        await mine.buffer.abort(own.group_id)
+        with pytest.raises(StaleOwner):
+            await dead.buffer.release_training_claims(["c"])
+        async with nothing_changed(runs):
+            assert 0 == (await store.resume(take_over=True)).requeued
+
+
+async def test_taking_over_gives_back_more_than_one_script_does(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_SLICE", 2)
+    async with runs.open() as store, runs.open() as dead:
+        names = [await commit_ready(dead, 0) for _ in range(5)]
+        await dead.buffer.claim_for_training(names)
+        for _ in range(3):
+            await (await dead.rollout(owner="host").__aenter__()).buffer.reserve(0)
+        report = await store.resume(take_over=True)
+        assert (5, 5, 3) == (report.requeued, (await store.stats()).ready, report.redispatched)
 
 
 async def test_a_dry_run_changes_nothing_and_says_what_would_be_done(runs: Runs) -> None:

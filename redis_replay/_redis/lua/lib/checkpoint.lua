@@ -30,10 +30,10 @@ function checkpoint.write(name, found)
   redis.call('HSET', keys.checkpoints, name, text.pack(items))
 end
 
--- The refusal where the name cannot be given, or nil. A checkpoint from before a restore gives its name away.
+-- The refusal where the name cannot be given, or nil. An unpinned one from before a restore gives it away.
 function checkpoint.taken(name, replace)
   local found = checkpoint.read(name)
-  if found and replace == 0 and found.store_epoch == text.whole(args.store_epoch) then
+  if found and replace == 0 and (found.pinned == '1' or found.store_epoch == text.whole(args.store_epoch)) then
     return control.head('CHECKPOINT_EXISTS', name)
   end
   if redis.call('HLEN', keys.checkpoints) >= MOST then return control.head('CHECKPOINTS_FULL', text.whole(MOST)) end
