@@ -68,6 +68,7 @@ CALLS: Mapping[type, Mapping[str, Call]] = {
     RedisReplayBuffer: {
         "reserve": lambda lost: lost.trainer.buffer.reserve(0),
         "quarantine": lambda lost: lost.trainer.buffer.quarantine([lost.claimed]),
+        "reinstate": lambda lost: lost.trainer.buffer.reinstate([lost.claimed]),
         "take_tickets": lambda lost: lost.trainer.buffer.take_tickets(
             max_tickets=1, weight_version=0
         ),
