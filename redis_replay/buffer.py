@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 from redis_replay._redis.events import Topic
 from redis_replay._redis.keys import Key
-from redis_replay._redis.scripts import Abort, Evict, Promote, Remove, Reserve
+from redis_replay._redis.scripts import Abort, Evict, Promote, Remove
 from redis_replay.admission import Admission
 from redis_replay.claims import Claims, distinct_ids
 from redis_replay.codec import Value
@@ -25,12 +24,7 @@ from redis_replay.errors import BufferFull, UnknownGroup
 from redis_replay.groups import as_rows, batch_meta
 from redis_replay.holdings import Holdings
 from redis_replay.meta import KVBatchMeta
-from redis_replay.reservations import (
-    as_columns,
-    draft_reservation,
-    validate_group_id,
-    with_fence,
-)
+from redis_replay.reservations import draft_reservation, draft_reservations, validate_group_id
 from redis_replay.samplers.trust import Trust
 from redis_replay.selection import Eviction, Selection, validate_version
 from redis_replay.selections import Selections
@@ -125,10 +119,33 @@ class RedisReplayBuffer:
             prompt_ref=prompt_ref,
             replacement_index=replacement_index,
         )
-        await self.session.attach()
-        return await self.session.link.tasks.finish(
-            partial(self._reserve, draft), unclaimed=self._give_up
+        [reservation] = await self.holdings.reserve([draft])
+        return reservation
+
+    async def reserve_many(
+        self,
+        weight_version: int,
+        *,
+        count: int,
+        target_step: int | None = None,
+        group_ids: Sequence[str] | None = None,
+        prompt_refs: Sequence[bytes | None] | None = None,
+    ) -> list[Reservation]:
+        """Give a batch of new groups places in the buffer, all or none, in one script.
+
+        Atomic; arguments and errors as `reserve`, ids and references one for each group.
+
+        Raises:
+            ValueError: not 1 to 1,024 groups, or another number of ids or references.
+        """
+        drafts = draft_reservations(
+            weight_version,
+            count=count,
+            target_step=target_step,
+            group_ids=group_ids,
+            prompt_refs=prompt_refs,
         )
+        return await self.holdings.reserve(drafts)
 
     async def reserve_when_free(
         self,
@@ -155,26 +172,11 @@ class RedisReplayBuffer:
         wakeups = self.session.link.wakeups
         while True:
             ticket = await wakeups.ticket(Topic.SPACE)
-            await self.session.attach()
             try:
-                return await self.session.link.tasks.finish(
-                    partial(self._reserve, draft), unclaimed=self._give_up
-                )
+                [reservation] = await self.holdings.reserve([draft])
+                return reservation
             except BufferFull:
                 await wakeups.wait(Topic.SPACE, ticket, at_most_seconds=_RECHECK_SECONDS)
-
-    async def _reserve(self, draft: Reservation) -> Reservation:
-        call = Reserve(*as_columns([draft]))
-        with self.holdings.asking(draft.group_id):
-            fence = await self.session.call_now(call)
-            return self.holdings.hold(with_fence(draft, fence))
-
-    async def _give_up(self, reservation: Reservation) -> None:
-        """End a reservation whose caller was cancelled before it could know it."""
-        self.holdings.reservations.pop(reservation.group_id, None)
-        call = Abort(reservation.group_id, reservation.fence, "cancelled")
-        with self.holdings.asking(reservation.group_id):
-            await self.session.call_now(call)
 
     async def take_tickets(self, *, max_tickets: int, weight_version: int) -> list[Reservation]:
         """Take redispatch tickets: reserved groups whose holder is gone, in buffer order.

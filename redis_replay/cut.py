@@ -39,7 +39,7 @@ class DataPlaneMutationCut:
         self._seen_version = 0
         self._loader_state: bytes | None = None
         self._exhausted = False
-        self._drafts: list[Reservation] = []
+        self._drafts: dict[str, Reservation] = {}
         self._reservations: tuple[Reservation, ...] = ()
 
     async def __aenter__(self) -> DataPlaneMutationCut:
@@ -139,11 +139,11 @@ class DataPlaneMutationCut:
             prompt_ref=prompt_ref,
             replacement_index=replacement_index,
         )
-        if any(other.group_id == draft.group_id for other in self._drafts):
+        if draft.group_id in self._drafts:
             raise DuplicateGroup(
                 f"group {draft.group_id!r} is reserved twice in this cut", group_id=draft.group_id
             )
-        self._drafts.append(draft)
+        self._drafts[draft.group_id] = draft
         return draft.group_id
 
     @property
@@ -177,7 +177,7 @@ class DataPlaneMutationCut:
         return bool(self._drafts) or self._index is not None or self._loader_state is not None
 
     async def _apply(self) -> None:
-        columns = as_columns(self._drafts)
+        columns = as_columns([*self._drafts.values()])
         sets_loader = self._loader_state is not None
         call = ApplyCut(
             index=self._index,
@@ -216,7 +216,8 @@ class DataPlaneMutationCut:
                 if self._leaves_open and self._index is not None:
                     buffer.admission.given.add(self._index)
                 return tuple(
-                    buffer.holdings.hold(with_fence(draft, fence)) for draft in self._drafts
+                    buffer.holdings.hold(with_fence(draft, fence))
+                    for draft in self._drafts.values()
                 )
         except ReplayError:
             self._put_back()

@@ -6,7 +6,7 @@ kept here or found in the store, and handed out before any ticket.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,8 +15,9 @@ import anyio
 
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord
-from redis_replay._redis.scripts import TakeTickets
+from redis_replay._redis.scripts import Abort, Reserve, TakeTickets
 from redis_replay.errors import StoreError
+from redis_replay.reservations import as_columns, with_fence
 from redis_replay.session import Session
 from redis_replay.stats import read_held
 from redis_replay.types import Reservation
@@ -62,6 +63,27 @@ class Holdings:
         """Remember a reservation of this session, so that a commit finds its fence."""
         self.reservations[reservation.group_id] = reservation
         return reservation
+
+    async def reserve(self, drafts: Sequence[Reservation]) -> list[Reservation]:
+        """Reserve what was drafted, all or none, in one script; `RedisReplayBuffer.reserve`."""
+        await self.session.attach()
+        return await self.session.link.tasks.finish(
+            partial(self._reserve, drafts), unclaimed=self._give_up
+        )
+
+    async def _reserve(self, drafts: Sequence[Reservation]) -> list[Reservation]:
+        call = Reserve(*as_columns(drafts))
+        with self.asking(*call.group_ids):
+            fence = await self.session.call_now(call)
+            return [self.hold(with_fence(draft, fence)) for draft in drafts]
+
+    async def _give_up(self, reservations: Iterable[Reservation]) -> None:
+        """End reservations whose caller was cancelled before it could know them."""
+        for reservation in reservations:
+            self.reservations.pop(reservation.group_id, None)
+            call = Abort(reservation.group_id, reservation.fence, "cancelled")
+            with self.asking(reservation.group_id):
+                await self.session.call_now(call)
 
     async def keep(self, reservations: Iterable[Reservation]) -> None:
         """Leave reservations whose caller was cancelled for the next `take_tickets`."""

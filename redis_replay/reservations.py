@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from redis_replay.selection import validate_version
-from redis_replay.types import MAX_GROUP_ID_BYTES, MAX_PROMPT_REF_BYTES, Reservation
+from redis_replay.types import (
+    MAX_GROUP_ID_BYTES,
+    MAX_GROUPS_PER_CALL,
+    MAX_PROMPT_REF_BYTES,
+    Reservation,
+)
 
 NO_FENCE: Final = 0
 """Fence of a draft that the store has not given a place yet."""
@@ -56,6 +62,40 @@ def draft_reservation(
     return Reservation(
         group_id, NO_FENCE, weight_version, target_step, 1, prompt_ref, replacement_index
     )
+
+
+def draft_reservations(
+    weight_version: int,
+    *,
+    count: int,
+    target_step: int | None,
+    group_ids: Sequence[str] | None,
+    prompt_refs: Sequence[bytes | None] | None,
+) -> list[Reservation]:
+    """Check what a batch of reservations is made of; nothing is sent.
+
+    Raises:
+        ValueError: as `draft_reservation`; too few or too many groups; another number of ids or
+            references; an id twice.
+        TypeError: as `draft_reservation`.
+    """
+    if not 1 <= count <= MAX_GROUPS_PER_CALL:
+        raise ValueError(f"count must be 1 to {MAX_GROUPS_PER_CALL}, got {count}")
+    for name, given in (("group_ids", group_ids), ("prompt_refs", prompt_refs)):
+        if given is not None and len(given) != count:
+            raise ValueError(f"{name} has {len(given)} entries for {count} groups")
+    if group_ids is not None and len(set(group_ids)) != count:
+        [(repeated, times)] = Counter(group_ids).most_common(1)
+        raise ValueError(f"group {repeated!r} is named {times} times in one batch")
+    return [
+        draft_reservation(
+            weight_version,
+            target_step=target_step,
+            group_id=None if group_ids is None else group_ids[at],
+            prompt_ref=None if prompt_refs is None else prompt_refs[at],
+        )
+        for at in range(count)
+    ]
 
 
 def validate_group_id(group_id: str) -> None:

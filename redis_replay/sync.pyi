@@ -405,6 +405,16 @@ class RedisReplayBuffer:
         replacement_index: int = 0,
     ) -> Reservation:
         """Give a new group a place in the buffer."""
+    def reserve_many(
+        self,
+        weight_version: int,
+        *,
+        count: int,
+        target_step: int | None = None,
+        group_ids: Sequence[str] | None = None,
+        prompt_refs: Sequence[bytes | None] | None = None,
+    ) -> list[Reservation]:
+        """Give a batch of new groups places in the buffer, all or none, in one script."""
     def reserve_when_free(
         self,
         weight_version: int,

@@ -67,6 +67,7 @@ CALLS: Mapping[type, Mapping[str, Call]] = {
     },
     RedisReplayBuffer: {
         "reserve": lambda lost: lost.trainer.buffer.reserve(0),
+        "reserve_many": lambda lost: lost.trainer.buffer.reserve_many(0, count=2),
         "quarantine": lambda lost: lost.trainer.buffer.quarantine([lost.claimed]),
         "reinstate": lambda lost: lost.trainer.buffer.reinstate([lost.claimed]),
         "take_tickets": lambda lost: lost.trainer.buffer.take_tickets(
