@@ -32,6 +32,9 @@ from redis_replay.session import Session
 R = TypeVar("R")
 _LOG = logging.getLogger(__name__)
 _RECHECK_SECONDS: Final = 4.0
+_MOST_GIVEN: Final = 256
+"""Indexes that are remembered before the store is asked which of them are still open."""
+
 _ADMISSION_FIELDS: Final = (
     *("loader_revision", "loader_state", "policy", "store_epoch", "exhausted"),
 )
@@ -281,7 +284,7 @@ class Admission:
             with self.asking(leaves_open=True):
                 reply = await self.session.run_numbered(Admit(seen_version=self.seen_version))
             if not isinstance(reply, Refusal):
-                self.given.add(reply)
+                self.give(reply)
                 return reply
             if reply.code == "GATE":
                 return None
@@ -290,6 +293,11 @@ class Admission:
     def keep_for_cut(self) -> int | None:
         """Return an admitted index that no caller has received, for a cut to dispatch."""
         return self.undelivered.pop(0) if self.undelivered else None
+
+    def give(self, index: int) -> None:
+        """Remember an index that a caller receives; now and then, forget those dispatched since."""
+        self.given.add(index)
+        self._may_hold_unseen |= len(self.given) > _MOST_GIVEN
 
     def put_back(self, index: int) -> None:
         """Let an index be found again, if it is still open."""

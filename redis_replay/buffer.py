@@ -77,8 +77,7 @@ class RedisReplayBuffer:
     def selecting_for_good(self) -> RedisReplayBuffer:
         """Return this buffer for a sampler without training claims; `Selections`.
 
-        What `claim` and `claim_for_training` of the view take has ended, and is read until the
-        session commits a step, clears it or ends (D51).
+        What it takes has ended, and is read until the session commits, clears it or ends (D51).
         """
         view = copy(self)
         view._takes = self.selections

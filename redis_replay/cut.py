@@ -214,7 +214,7 @@ class DataPlaneMutationCut:
             with buffer.holdings.asking(*call.group_ids), asking:
                 fence = await buffer.session.call_now(call) or 0
                 if self._leaves_open and self._index is not None:
-                    buffer.admission.given.add(self._index)
+                    buffer.admission.give(self._index)
                 return tuple(
                     buffer.holdings.hold(with_fence(draft, fence))
                     for draft in self._drafts.values()

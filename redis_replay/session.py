@@ -20,12 +20,11 @@ import anyio
 import xxhash
 
 from redis_replay._redis.events import Wakeups
-from redis_replay._redis.frames import SessionScript, StoreScript
+from redis_replay._redis.frames import SessionScript, StoreScript, UseUp
 from redis_replay._redis.gateway import Gateway, Payload, Reads
 from redis_replay._redis.keys import encode_name
 from redis_replay._redis.refusals import Refusal, accept
 from redis_replay._redis.run_scripts import Attach
-from redis_replay._redis.scripts import UseUp
 from redis_replay.attachment import TRAINER, Attachment, FencedReads
 from redis_replay.call_numbers import CallNumbers, Place
 from redis_replay.collector import Collector

@@ -69,3 +69,9 @@ class Unanswered:
     def parse(self, details: list[bytes]) -> None:
         """Return nothing."""
         del details
+
+
+@dataclass(frozen=True)
+class UseUp(Unanswered, SessionScript[None]):
+    SCRIPT = "use_up"
+    KEYS = (*META_KEYS, Key.SESSIONS, Key.OWNERS)

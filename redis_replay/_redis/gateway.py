@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import anyio
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from redis_replay._redis.channel import ChannelTransfer
 from redis_replay._redis.connect import Target
@@ -30,6 +30,7 @@ from redis_replay._redis.lua import Argument, RawReply, Script, ScriptCall, load
 from redis_replay._redis.nodes import Nodes
 from redis_replay._redis.records import ControlRecord
 from redis_replay._redis.refusals import Refusal
+from redis_replay._redis.run_scripts import ReadTogether
 from redis_replay._redis.transfer import Command, PlainTransfer, Range, Transfer
 from redis_replay.processes import require_own_process
 
@@ -326,8 +327,25 @@ async def _run_all(
 ) -> list[Any]:
     if not atomic:
         return _accepted(await lines.run(commands))
-    *_, replies = _accepted(await lines.run([("MULTI",), *commands, ("EXEC",)]))
-    return _accepted(replies)
+    *queued, replies = await lines.run([("MULTI",), *commands, ("EXEC",)])
+    if any(isinstance(reply, OutOfMemoryError) for reply in queued):
+        return await _read_in_script(lines, commands)
+    return _accepted(_accepted([*queued, replies])[-1])
+
+
+async def _read_in_script(lines: Lines, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+    """Run reads in one script: a full server queues nothing for a transaction, but runs them."""
+    keys = [command[1] for command in commands]
+    words: list[bytes] = []
+    for command in commands:
+        named = (command[0], *command[2:])
+        words += [
+            b"%d" % len(named),
+            *(str(w).encode() if not isinstance(w, bytes) else w for w in named),
+        ]
+    script = load_script(ReadTogether)
+    arguments = [len(keys), *keys, *ReadTogether(tuple(words)).argument_values()]
+    return cast(list[Any], await _write_and_run(lines, script, arguments, ()))
 
 
 async def _all_accepted(replies: Awaitable[list[Any]]) -> list[Any]:

@@ -187,6 +187,10 @@ REFUSALS: Final[Mapping[str, Builder]] = {
         errors.PayloadMissing,
         "the payload of group {0!r} has {2} of {1} bytes on the server; the group stays reserved",
     ),
+    "TALLY": lambda r: ValueError(
+        f"the rewards of group {r[0]!r} are too large to be added to those of step {r[1]}: their "
+        "sum would be beyond a float64; nothing was changed"
+    ),
     "FULL": _full("groups", "places"),
     "FULL_BYTES": _full("bytes", "payload bytes"),
     "GATE": _plain(errors.AdmissionConflict, "the admission gate is closed"),

@@ -36,6 +36,16 @@ class OpenRun(ScriptCall[tuple[bool, dict[str, bytes]]]):
 
 
 @dataclass(frozen=True)
+class ReadTogether(ScriptCall[None]):
+    """Reads of control keys in one instant; the keys travel as payload keys do."""
+
+    words: tuple[bytes, ...]
+
+    SCRIPT = "read"
+    PAYLOAD_KEYS = True
+
+
+@dataclass(frozen=True)
 class Resize(Unanswered, StoreScript[None]):
     capacity: int
     max_payload_bytes: int | None

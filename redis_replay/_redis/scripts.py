@@ -22,7 +22,6 @@ from redis_replay._redis.checkpoint_scripts import (
 from redis_replay._redis.frames import (
     CLAIM_ENDING_KEYS,
     CLAIMED_KEYS,
-    META_KEYS,
     READY_KEYS,
     RESERVED_KEYS,
     RESERVING_KEYS,
@@ -30,6 +29,7 @@ from redis_replay._redis.frames import (
     SESSION_KEYS,
     SessionScript,
     Unanswered,
+    UseUp,
 )
 from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import ScriptCall
@@ -48,6 +48,7 @@ from redis_replay._redis.run_scripts import (
     Migrate,
     OpenRun,
     Publish,
+    ReadTogether,
     Resize,
     SetCursor,
     SetDataset,
@@ -65,12 +66,6 @@ class Admit(SessionScript[int]):
 
     def parse(self, details: list[bytes]) -> int:
         return int(details[0])
-
-
-@dataclass(frozen=True)
-class UseUp(Unanswered, SessionScript[None]):
-    SCRIPT = "use_up"
-    KEYS = (*META_KEYS, Key.SESSIONS, Key.OWNERS)
 
 
 @dataclass(frozen=True)
@@ -363,5 +358,5 @@ ALL_SCRIPTS: tuple[type[ScriptCall[Any]], ...] = (
     *(Requeue, UseUp, SelectForGood, LetGo, Transfer, Evict, Abort, Drop, Drain, Remove),
     *(Reinstate, Promote, TakeTickets, MarkWritten, Quarantine, Migrate, CatchUp, SetDataset),
     *(CreateCheckpoint, BeginImport, AddToImport, MarkCheckpoint, DropCheckpoint, Condemn),
-    *(Discard, Restore),
+    *(Discard, Restore, ReadTogether),
 )

@@ -19,7 +19,7 @@ from redis_replay._redis.checkpoint_scripts import (
     MarkCheckpoint,
     Restore,
 )
-from redis_replay._redis.frames import SessionScript, StoreScript
+from redis_replay._redis.frames import SessionScript, StoreScript, UseUp
 from redis_replay._redis.gateway import Payload
 from redis_replay._redis.keys import Key
 from redis_replay._redis.lua import ScriptCall
@@ -159,6 +159,7 @@ def begin_import(name: str, saved_id: str) -> BeginImport:
 
 CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     run_scripts.OpenRun: lambda _: run_scripts.OpenRun(create=0, settings=()),
+    run_scripts.ReadTogether: lambda _: run_scripts.ReadTogether(()),
     run_scripts.Resize: lambda _: run_scripts.Resize(40, None),
     run_scripts.Attach: lambda _: run_scripts.Attach("new", "rollout", 1, 60_000, "here", 0),
     run_scripts.Heartbeat: lambda s: run_scripts.Heartbeat("host", s.host.epoch),
@@ -188,7 +189,7 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
     Discard: lambda _: Discard(1, (SAVED_ID, IMPORTED_ID), ()),
     Restore: lambda _: Restore("kept", "all", "", "token", (SAVED_ID,), ()),
     scripts.Admit: lambda _: scripts.Admit(seen_version=0),
-    scripts.UseUp: lambda _: scripts.UseUp(),
+    UseUp: lambda _: UseUp(),
     scripts.Reserve: lambda _: scripts.Reserve(("n",), (0,), ("7",), (b"=p",), (1,)),
     scripts.ApplyCut: lambda _: scripts.ApplyCut(
         0, 0, 0, 0, b"state", 1, ("n", "m"), (0, 1), ("", "7"), (b"=p", b""), (0, 1)

@@ -265,10 +265,9 @@ async def test_bytes_lost_between_payload_and_flip_leave_no_rest_behind(runs: Ru
         gateway = store.buffer.session.link.gateway
         whole = gateway.call
 
-        async def cut_short(call: Any, frame: Any = (), *, writes: Any = ()) -> Any:
-            return await whole(
-                call, frame, writes=[(key, bytes(part)[:-1]) for key, part in writes]
-            )
+        async def cut_short(call: Any, frame: Any = (), *, writes: Any = (), **rest: Any) -> Any:
+            cut = [(key, bytes(part)[:-1]) for key, part in writes]
+            return await whole(call, frame, writes=cut, **rest)
 
         gateway.call = cut_short  # type: ignore[method-assign]
         async with nothing_changed(runs):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 import redis.asyncio
 
-from redis_replay import Rule, Selection, embedded
+from redis_replay import InOrderSamplerConfig, Rule, Selection, create_sampler, embedded
 from redis_replay.errors import StoreOutOfMemory
 from tests.contract.keyspace import nothing_changed
 from tests.harness import Runs, until
@@ -128,3 +129,28 @@ async def test_a_full_server_frees_payload_and_drops_checkpoints(small_runs: Run
         assert {"b"} == await stored_groups(small_runs)
         await store.buffer.remove(["b"])
         assert [] == await small_runs.payload_keys()
+
+
+async def test_a_full_server_is_read_in_one_instant_all_the_same(small_runs: Runs) -> None:
+    async with small_runs.open(group_size=GROUP_SIZE, groups_per_step=2) as store:
+        sampler = create_sampler(store.buffer, InOrderSamplerConfig(max_lookahead_versions=0))
+        assert 0 == await sampler.admit(trainer_version_fn=lambda: 0)
+        for group_id in ("a", "b"):
+            await store.buffer.reserve(0, group_id=group_id, target_step=0)
+        await store.buffer.commit("b", large_rows(1), start_weight_version=0, end_weight_version=0)
+
+        async def reads() -> list[Any]:
+            async with store.mutation():
+                return [
+                    *(await store.stats(), await store.audit(), await store.buffer.slots()),
+                    *(await store.step_target(0), await store.buffer.count_for_target_step(0)),
+                ]
+
+        before = await reads()
+        await limit_memory(small_runs.client, room_bytes=-2 * MEBIBYTE)
+        with pytest.raises(StoreOutOfMemory):
+            await store.buffer.reserve(0)
+        assert before == await reads()
+        with anyio.move_on_after(0.2) as waited:
+            await sampler.wait_until_admissible(trainer_version_fn=lambda: 0)
+        assert waited.cancelled_caught, "the gate is closed, and nothing was raised"

@@ -9,6 +9,7 @@ import pytest
 from redis_replay import (
     InOrderSampler,
     InOrderSamplerConfig,
+    admission,
     create_sampler,
 )
 from redis_replay._redis.keys import Key
@@ -123,3 +124,18 @@ async def test_a_step_that_is_complete_already_gets_no_group_twice(runs: Runs) -
         assert {30: 0, 31: size} == dispatched
         counts = [await store.buffer.count_for_target_step(step) for step in (29, 30, 31, 32)]
         assert [0, size, size, 0] == counts
+
+
+async def test_indexes_that_were_dispatched_are_not_remembered_for_ever(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "_MOST_GIVEN", 4)
+    async with runs.open() as store:
+        sampler = in_order(store, lookahead=99)
+        for index in range(12):
+            assert index == await sampler.admit(trainer_version_fn=lambda: 0)
+            if index != 3:
+                await store.buffer.reserve(0, target_step=index)
+        assert 3 in store.buffer.admission.given
+        assert len(store.buffer.admission.given) <= 6
+        assert 12 == await sampler.admit(trainer_version_fn=lambda: 0)

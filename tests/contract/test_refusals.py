@@ -23,6 +23,7 @@ from redis_replay._redis.refusals import REFUSALS
 from redis_replay._redis.run_scripts import EndOwner, SetDataset
 from redis_replay._redis.scripts import Admit, Claim, Commit, Evict
 from tests.contract.keyspace import attached, control_key, nothing_changed, send, send_plain
+from tests.contract.refused import selected, tally
 from tests.harness import Runs, commit_ready, rows
 
 pytestmark = pytest.mark.anyio
@@ -84,7 +85,8 @@ async def fenced(runs: Runs, store: Any) -> Met:
 
 
 async def corrupt(runs: Runs, store: Any) -> Met:
-    await runs.client.zadd(control_key(runs, Key.READY), {"0000000000000099:ghost": 0})
+    for key in (Key.READY, Key.READY_BY_ORDER):
+        await runs.client.zadd(control_key(runs, key), {"0000000000000099:ghost": 0})
     runs.audited = False
     selection = Selection(Rule.BUFFER, 0, 9, 1, 9)
     return errors.StoreCorrupted, "'ghost' .* audit", store.buffer.claim(selection)
@@ -267,11 +269,6 @@ async def checkpoints_full(runs: Runs, store: Any) -> Met:
     return errors.CheckpointExists, "128 checkpoints", store.checkpoints.create("one-more")
 
 
-async def selected(runs: Runs, store: Any) -> Met:
-    await store.buffer.selecting_for_good().claim_for_training([await commit_ready(store, 0)])
-    return errors.CheckpointError, "selected are being trained", store.checkpoints.create("a")
-
-
 async def checkpoint_building(runs: Runs, store: Any) -> Met:
     await store.checkpoints.create("a")
     saved_id = (await store.checkpoints.record("a")).saved_id
@@ -369,6 +366,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "CHECKPOINTS_MOVED": checkpoints_moved,
     "IN_USE": in_use,
     "SELECTED": selected,
+    "TALLY": tally,
 }
 
 

@@ -69,11 +69,11 @@ async def test_a_commit_under_way_is_finished_before_its_session_ends(
             session, begun, go = session_of(host), anyio.Event(), anyio.Event()
             send = session.link.gateway.call
 
-            async def held_up(call: Any, frame: Any = (), *, writes: Any = ()) -> Any:
-                if writes:
+            async def held_up(call: Any, frame: Any = (), **options: Any) -> Any:
+                if options.get("writes"):
                     begun.set()
                     await go.wait()
-                return await send(call, frame, writes=writes)
+                return await send(call, frame, **options)
 
             async def go_on_when_the_block_is_left() -> None:
                 async def is_left() -> bool:

@@ -9,8 +9,9 @@ import pytest
 from redis.exceptions import ConnectionError as ClientConnectionError
 
 from redis_replay import Rule, Selection
+from redis_replay._redis.frames import UseUp
 from redis_replay._redis.lua import ScriptCall, load_script
-from redis_replay._redis.scripts import Admit, Claim, Reserve, UseUp
+from redis_replay._redis.scripts import Admit, Claim, Reserve
 from redis_replay._redis.selecting_scripts import SelectForGood
 from redis_replay.errors import BufferFull, StoreUnavailable
 from tests.contract.keyspace import attached, nothing_changed

@@ -8,7 +8,7 @@
 -- Args: group_id fence start finish payload_bytes blob samples reward_sum zero_variance elsewhere
 -- States: reserved -> ready
 -- Returns: nothing
--- Refusals: UNKNOWN STATE ATTEMPT VERSION PAYLOAD
+-- Refusals: UNKNOWN STATE ATTEMPT VERSION PAYLOAD TALLY
 -- include: session
 -- include: listing
 -- include: tally
@@ -33,6 +33,8 @@ end
 if written ~= args.payload_bytes then
   return control.head('PAYLOAD', args.group_id, text.whole(args.payload_bytes), text.whole(written))
 end
+refusal = tally.check(found)
+if refusal then return refusal end
 
 listing.move(loaded, function()
   found.state, found.epoch, found.payload_fence = 'ready', nil, args.fence

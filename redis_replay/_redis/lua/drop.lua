@@ -8,7 +8,7 @@
 -- Args: group_id fence ending reason samples reward_sum zero_variance budget group_ids weights prompt_refs
 -- States: none -> reserved; reserved -> aborted filtered
 -- Returns: fence, number and target step of the replacement; nothing when there is none
--- Refusals: UNKNOWN STATE ATTEMPT DUPLICATE
+-- Refusals: UNKNOWN STATE ATTEMPT DUPLICATE TALLY
 -- include: session
 -- include: retire
 -- include: reservation
@@ -25,6 +25,8 @@ local replaced = #args.group_ids > 0 and found.replacement < args.budget
 if replaced and redis.call('HEXISTS', keys.slots, args.group_ids[1]) == 1 then
   return control.head('DUPLICATE', args.group_ids[1])
 end
+refusal = tally.check(found)
+if refusal then return refusal end
 
 retire.groups(slots, args.ending, args.reason)
 tally.record(found.target, found.replacement)

@@ -5,7 +5,8 @@
 -- not begun again, and of too many that were never drained the newest are kept.
 -- Keys: meta tally
 -- Args: samples reward_sum zero_variance
--- include: text
+-- Refusals: TALLY
+-- include: control
 local tally = {}
 
 local MOST_STEPS = 1024
@@ -20,6 +21,16 @@ end
 
 local function sum(left, right)
   return string.format('%.17g', tonumber(left) + tonumber(right))
+end
+
+-- The refusal of a group whose rewards would take a sum of its step beyond a double, or nil.
+function tally.check(found)
+  local kept = found.target and redis.call('HGET', keys.tally, text.whole(found.target))
+  local known = text.words(kept or '0 0 0 0 0 0')
+  for _, at in ipairs({ 3, 5 }) do
+    local total = tonumber(known[at]) + tonumber(args.reward_sum)
+    if math.abs(total) == math.huge then return control.head('TALLY', found.id, text.whole(found.target)) end
+  end
 end
 
 function tally.record(step, replacement)
