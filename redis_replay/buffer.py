@@ -132,10 +132,8 @@ class RedisReplayBuffer:
     ) -> list[Reservation]:
         """Give a batch of new groups places in the buffer, all or none, in one script.
 
-        Atomic; arguments and errors as `reserve`, ids and references one for each group.
-
-        Raises:
-            ValueError: not 1 to 1,024 groups, or another number of ids or references.
+        Atomic; arguments and errors as `reserve`. One to 1,024 groups, with one id and one
+        reference for each where they are given, else a ``ValueError``.
         """
         drafts = draft_reservations(
             weight_version,

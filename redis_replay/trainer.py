@@ -14,6 +14,7 @@ from typing import Final, Literal
 import anyio
 
 from redis_replay._redis.events import Topic
+from redis_replay._redis.records import ControlRecord
 from redis_replay.bookmark import Bookmark, read_bookmark
 from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.checkpoint_info import require_name
@@ -174,7 +175,7 @@ class TrainerSession:
                     await self.buffer.admission.refresh()
                     known = moved
                 weight = self.trainer_version
-            minimum = min_prompt_groups
+            minimum, control = min_prompt_groups, self._session.link.gateway.control
             while True:
                 meta, groups = await sampler.select(
                     current_train_weight=weight,
@@ -191,9 +192,26 @@ class TrainerSession:
                 minimum = lowered
             if anyio.current_time() >= deadline:
                 await self._raise_starved(weight, deadline_seconds)
-            patience = min(_RECHECK_SECONDS, max(0.0, deadline - anyio.current_time()))
-            if not await wakeups.wait(Topic.READY, ticket, at_most_seconds=patience):
+            if not await self._woken(ticket, control, deadline):
                 known = None
+
+    async def _woken(self, ticket: int, control: ControlRecord | None, deadline: float) -> bool:
+        """Wait until there may be more to select; return whether an event has said so.
+
+        Should one have been missed, the count of mutations tells: it is compared with that of
+        ``control``, which was known before it was last tried.
+        """
+        link = self._session.link
+        while True:
+            patience = min(_RECHECK_SECONDS, max(0.0, deadline - anyio.current_time()))
+            if await link.wakeups.wait(Topic.READY, ticket, at_most_seconds=patience):
+                return True
+            if anyio.current_time() >= deadline:
+                return False
+            self._session.require_live()
+            await self.buffer.admission.refresh()
+            if link.gateway.control != control:
+                return False
 
     async def _select_rest(
         self, sampler: PromptGroupSampler, weight: int, minimum: int, most: int
