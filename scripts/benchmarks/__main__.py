@@ -18,11 +18,15 @@ from rich.console import Console
 from benchmarks.bench import FULL_ROUNDS, QUICK_ROUNDS, Bench
 from benchmarks.limit import build_limit
 from benchmarks.machine import machine_facts, version_facts
+from benchmarks.page import page_of, read_notes
+from benchmarks.plots import draw_plots
 from benchmarks.registry import measure_all
 from benchmarks.results import Found, document_of, outcomes_of
 from benchmarks.screen import show
 from benchmarks.takeover import show_takeovers
 from benchmarks.targets import TARGET_IDS
+
+_DOCS = Path(__file__).parents[2] / "docs"
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
@@ -36,6 +40,10 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", type=target_ids, default=TARGET_IDS, help="such as P5,P6")
     parser.add_argument(
         "--takeover", action="store_true", help="only how long replacing a trainer takes"
+    )
+    parser.add_argument("--plots", type=Path, help="draw the pictures into this folder")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write docs/performance.md and docs/plots"
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args(words)
@@ -99,10 +107,16 @@ def main(words: Sequence[str] | None = None) -> None:
     started = time.monotonic()
     found = measure(arguments, Console(stderr=True))
     facts["seconds"] = round(time.monotonic() - started)
+    document, outcomes = document_of(found, facts), outcomes_of(found)
     if arguments.json:
-        document = document_of(found, facts)
         arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    measured = [outcome for outcome in outcomes_of(found) if outcome.figures]
+    if arguments.plots:
+        draw_plots(arguments.plots, found.details)
+    if arguments.write_docs:
+        pictures = draw_plots(_DOCS / "plots", found.details)
+        page = page_of(outcomes, document, read_notes(), pictures)
+        (_DOCS / "performance.md").write_text(page, encoding="utf-8")
+    measured = [outcome for outcome in outcomes if outcome.figures]
     show(Console(width=150 if not sys.stdout.isatty() else None), measured, facts)
 
 

@@ -74,8 +74,8 @@ async def measure_longest_scripts(bench: Bench, store: Any, client: Any) -> Foun
         samples={"P15": {WHOLE: [max(one.values()) for one in rounds]}},
         details={
             "longest scripts": {
-                "ms by verb": _medians(rounds),
-                f"ms by verb, calls of {_MOST_A_CALL:,} groups": largest_calls,
+                "ms": _medians(rounds),
+                f"ms, calls of {_MOST_A_CALL:,} groups": largest_calls,
             }
         },
     )

@@ -33,6 +33,13 @@ from redis_replay import Rule, Selection
 from redis_replay.selection import Eviction
 
 RULES: Final = (Rule.BUFFER, Rule.FRESHEST, Rule.OLDEST_VERSION, Rule.ARRIVAL, Rule.STEP)
+SELECTIONS: Final = {
+    "claim": any_ready(),
+    "claim, half of the versions": Selection(Rule.BUFFER, 2, 3, BATCH, BATCH),
+    **{f"claim {rule.value}": any_ready(rule=rule) for rule in RULES[1:]},
+}
+"""Claims by name. `claim` is the windowed policy's with all ready groups in the window, as they are
+after an eviction; with half of the versions in it the rule has to merge."""
 NOWHERE: Final = Selection(Rule.BUFFER, 900, 901, BATCH, BATCH)
 EVICTED: Final = 8
 CLAIMS_A_ROUND: Final = 5
@@ -74,11 +81,17 @@ class Probe:
     def _note(self, verb: str, seconds: float) -> None:
         self.costs.setdefault(verb, []).append(seconds)
 
-    async def claim(self, rule: Rule) -> None:
-        """Claim a batch and give it back."""
-        claims = partial(self._store.buffer.claim, any_ready(rule=rule))
-        name = "claim" if rule is Rule.BUFFER else f"claim {rule.value}"
-        self._note(name, await seconds_of(claims))
+    async def claim(self, name: str) -> None:
+        """Claim a batch by one of the `SELECTIONS` and give it back.
+
+        Raises:
+            RuntimeError: there were too few groups.
+        """
+        selection, start = SELECTIONS[name], time.perf_counter()
+        _, groups = await self._store.buffer.claim(selection)
+        self._note(name, time.perf_counter() - start)
+        if groups != BATCH:
+            raise RuntimeError(f"{groups} groups were claimed by {name!r} instead of {BATCH}")
         await self._store.buffer.claims.requeue_all(failed=False)
         await settled_down(self._store)
 
@@ -110,9 +123,9 @@ class Probe:
 
 async def _one_round(probes: Sequence[Probe], client: Any, pinged: list[float]) -> None:
     """Make all calls, each against all buffers in turn; they keep their number of groups."""
-    for rule in RULES * CLAIMS_A_ROUND:
+    for name in [*SELECTIONS] * CLAIMS_A_ROUND:
         for probe in probes:
-            await probe.claim(rule)
+            await probe.claim(name)
             pinged.append(await seconds_of(client.ping))
     for _ in range(CLAIMS_A_ROUND):
         for probe in probes:

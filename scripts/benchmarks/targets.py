@@ -94,7 +94,7 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target(
         "P1",
         "commit of new groups, bytes/s over SETs of fresh keys by a C program",
-        "Reserve a round's groups in one cut, encode, write and flip them, a few at a time; then "
+        "Reserve a round's groups in one call, encode, write and flip them, a few at a time; then "
         "the C program sets as many fresh keys of the same size. Small, standard and long groups.",
         by_profile((0.25, 0.45, 0.60), (0.40, 0.65, 0.80)),
     ),

@@ -73,7 +73,7 @@ async def _profile(
         read = await take_turns({"limit": gets, **readers}, bench.rounds)
     # The limit moved the bytes of the arrays; the store is not credited with its own overhead.
     default = ways[0]
-    found = Found(details={f"transfer {profile.name}": {"stored_bytes": stored, "groups": groups}})
+    found = Found(details={f"transfer {profile.name}": {"bytes a group": stored, "groups": groups}})
     details = found.details[f"transfer {profile.name}"]
     for target_id, verb, seconds in (("P1", "commit", written), ("P2", "read", read)):
         found.samples[target_id] = {profile.name: ratios(seconds["limit"], seconds[default])}
@@ -87,9 +87,10 @@ def _speeds(seconds: dict[str, list[float]], size: int) -> dict[str, Any]:
     for side, listed in seconds.items():
         over_limit = Figure.of(ratios(seconds["limit"], listed))
         speeds[side] = {
-            "mb_per_second": size / Figure.of(listed).value / 1e6,
-            "over_limit": over_limit.value,
-            "spread": [over_limit.low, over_limit.high],
+            "MB/s": size / Figure.of(listed).value / 1e6,
+            "over the C program": over_limit.value,
+            "lowest": over_limit.low,
+            "highest": over_limit.high,
         }
     return speeds
 

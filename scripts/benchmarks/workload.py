@@ -65,7 +65,14 @@ async def opened(
 
 
 async def reserve(store: Any, weights: Sequence[int]) -> list[Reservation]:
-    """Reserve a group for each weight, in one cut; a target step of the same number goes along."""
+    """Reserve a group for each weight, together; a target step of the same number goes along.
+
+    Groups of one weight are reserved by one call, others in a cut.
+    """
+    if len(set(weights)) == 1:
+        weight, count = weights[0], len(weights)
+        many = await store.buffer.reserve_many(weight, count=count, target_step=weight)
+        return list(many)
     async with store.mutation() as cut:
         for weight in weights:
             cut.reserve(weight, target_step=weight)
