@@ -1,4 +1,4 @@
-"""The end of a store: it says what it leaves, or deletes a run that nobody will continue."""
+"""The end of a store or of its sessions: what is left is said, or deleted, or forgotten."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from redis_replay._redis.checkpoint_scripts import Discard
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import CheckpointRecord
 from redis_replay._redis.refusals import Refusal, accept
+from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.errors import ReplayError
 from redis_replay.session import Link
 from redis_replay.stats import read_stats
@@ -79,3 +80,12 @@ async def _delete_payload(link: Link) -> None:
             await gateway.ask_payload([("UNLINK", name) for name in names])
             names.clear()
     await gateway.ask_payload([("UNLINK", name) for name in names])
+
+
+def forget_session(buffer: RedisReplayBuffer) -> None:
+    """Have a buffer know nothing of what its session held, which a restore has ended."""
+    buffer.holdings.forget()
+    buffer.claims.forget()
+    buffer.selections.forget()
+    buffer.commits.forget()
+    buffer.admission.forget()

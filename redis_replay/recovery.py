@@ -30,6 +30,7 @@ from redis_replay.errors import ResumeRefused
 from redis_replay.preview import PolicyPreview, preview_policy
 from redis_replay.restoring import require_trusted
 from redis_replay.samplers.config import SamplerConfig
+from redis_replay.saved_state import read_saved
 from redis_replay.selection import validate_version
 from redis_replay.session import Link
 from redis_replay.stats import read_slots, read_stats
@@ -275,13 +276,21 @@ class Recovery:
             blocked=progress_problem(slots, now, step_is_closed=stamped),
         )
 
-    async def preview(self, cfg: SamplerConfig, *, step: int) -> PolicyPreview:
-        """Return what a policy would evict and select, were all claims given back. A pure read."""
-        slots = [
+    async def preview(
+        self, cfg: SamplerConfig, *, step: int, checkpoint: str | None, mode: RestoreMode
+    ) -> PolicyPreview:
+        """Do what `ReplayStore.preview` says."""
+        if checkpoint is None:
+            slots = await read_slots(self._link.gateway)
+        else:
+            record = await self._checkpoints.record(checkpoint)
+            saved = await read_saved(self._link.gateway, record)
+            slots = [slot.view({}) for slot in saved.slots] if mode == "all" else []
+        found = [
             replace(slot, state=GroupState.READY) if slot.state is GroupState.CLAIMED else slot
-            for slot in await read_slots(self._link.gateway)
+            for slot in slots
         ]
-        return await preview_policy(slots, cfg, step=step)
+        return await preview_policy(found, cfg, step=step)
 
 
 def _is_ticket(slot: SlotView) -> bool:

@@ -28,7 +28,7 @@ from redis_replay.checkpoints import Checkpoints
 from redis_replay.collector import Collector
 from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.end_of_data import Tail
-from redis_replay.ending import discard_run, say_what_is_left
+from redis_replay.ending import discard_run, forget_session, say_what_is_left
 from redis_replay.errors import RunInUse, StoreClosed
 from redis_replay.filtering import DynamicSampling, GroupFilter
 from redis_replay.groups import CHUNK_BYTES, GroupRecords
@@ -331,9 +331,27 @@ class ReplayStore(OfOneProcess):
             dry_run=dry_run,
         )
 
-    async def preview(self, cfg: SamplerConfig, *, step: int) -> PolicyPreview:
-        """Return what a policy would take at a step, were all claims given back. A pure read."""
-        return await Recovery(self._opened(), self.buffer, self.checkpoints).preview(cfg, step=step)
+    async def preview(
+        self,
+        cfg: SamplerConfig,
+        *,
+        step: int,
+        checkpoint: str | None = None,
+        mode: RestoreMode = "all",
+    ) -> PolicyPreview:
+        """Return what a policy would take at a step, were all claims given back. A pure read.
+
+        Args:
+            cfg: The policy with its windows.
+            step: The trainer version.
+            checkpoint: If given, of its groups instead of the live ones, as a restore in this
+                ``mode`` would bring them back.
+
+        Raises:
+            CheckpointMissing: there is none of this name.
+        """
+        recovery = Recovery(self._opened(), self.buffer, self.checkpoints)
+        return await recovery.preview(cfg, step=step, checkpoint=checkpoint, mode=mode)
 
     async def stats(self) -> BufferStats:
         """Return live counts and totals, read in one instant."""
@@ -378,12 +396,3 @@ class ReplayStore(OfOneProcess):
         session = Session(link, owner, role, lease_seconds)
         link.sessions.append(session)
         return session
-
-
-def forget_session(buffer: RedisReplayBuffer) -> None:
-    """Have a buffer know nothing of what its session held, which a restore has ended."""
-    buffer.holdings.forget()
-    buffer.claims.forget()
-    buffer.selections.forget()
-    buffer.commits.forget()
-    buffer.admission.forget()

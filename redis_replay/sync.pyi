@@ -536,7 +536,14 @@ class ReplayStore:
     ) -> ResumeReport:
         """Bring the store and a model together and say where to go on;
         `redis_replay.recovery`."""
-    def preview(self, cfg: SamplerConfig, *, step: int) -> PolicyPreview:
+    def preview(
+        self,
+        cfg: SamplerConfig,
+        *,
+        step: int,
+        checkpoint: str | None = None,
+        mode: RestoreMode = "all",
+    ) -> PolicyPreview:
         """Return what a policy would take at a step, were all claims given back. A pure read."""
     def stats(self) -> BufferStats:
         """Return live counts and totals, read in one instant."""

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from redis_replay._redis.connect import Target
 from redis_replay._redis.keys import Key
+from redis_replay.checkpoint_info import RestoreMode
 from redis_replay.cli.failures import plain_failures
 from redis_replay.cli.options import (
     CustomSamplerOption,
@@ -104,7 +105,7 @@ def resume(
                 regenerate_damaged=regenerate_damaged,
                 dry_run=dry_run,
             )
-            return report, await _previews(store, report.step) if dry_run else {}
+            return report, await _previews(store, report, mode.value) if dry_run else {}
 
     with plain_failures(), reach(url) as target:
         report, previews = anyio.run(work, target)
@@ -114,8 +115,13 @@ def resume(
         _show(report, previews, dry_run=dry_run)
 
 
-async def _previews(store: ReplayStore, step: int) -> dict[str, PolicyPreview]:
-    """Return what each built-in sampler would do; the bound one with the run's own windows."""
+async def _previews(
+    store: ReplayStore, report: ResumeReport, mode: RestoreMode
+) -> dict[str, PolicyPreview]:
+    """Return what each built-in sampler would do after the resume.
+
+    The bound one has the run's own windows.
+    """
     gateway = store.buffer.session.link.gateway
     meta = gateway.keyspace.control(Key.META)
     [[policy, windows]] = await gateway.pipeline([("HMGET", meta, "policy", "windows")])
@@ -123,7 +129,9 @@ async def _previews(store: ReplayStore, step: int) -> dict[str, PolicyPreview]:
     for name in SamplerName:
         is_bound = policy is not None and policy.decode() == name.value
         cfg = {"name": name.value, **(json.loads(windows) if is_bound and windows else {})}
-        found[name.value] = await store.preview(parse_sampler_config(cfg), step=step)
+        found[name.value] = await store.preview(
+            parse_sampler_config(cfg), step=report.step, checkpoint=report.checkpoint, mode=mode
+        )
     return found
 
 

@@ -19,7 +19,7 @@ from redis_replay import (
 )
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import unpack_items
-from redis_replay.errors import ResumeRefused, RunMismatch, StaleOwner
+from redis_replay.errors import CheckpointMissing, ResumeRefused, RunMismatch, StaleOwner
 from tests.contract.keyspace import control_key, nothing_changed
 from tests.harness import Runs, commit_ready, rows
 
@@ -254,6 +254,25 @@ async def test_a_step_without_groups_that_nobody_dispatches_is_named(runs: Runs)
         report = await store.resume()
         assert report.blocked is not None
         assert "skip_step(0)" in report.blocked
+
+
+async def test_a_preview_is_of_what_a_restore_would_bring_back(runs: Runs) -> None:
+    async with runs.open(groups_per_step=2) as store:
+        async with store.rollout(owner="host") as rollout:
+            await commit(rollout, kept := await dispatch(rollout))
+            async with store.trainer(owner="job") as trainer:
+                await select(trainer)
+                await store.checkpoints.create("step-0")
+                await trainer.commit_step(0)
+            await commit(rollout, await dispatch(rollout))
+        report = await store.resume(model_step=0, dry_run=True)
+        assert ("restore", "step-0") == (report.action, report.checkpoint)
+        for mode, expected in (("all", tuple(kept)), ("prompts_only", ()), ("none", ())):
+            found = await store.preview(IN_ORDER, step=0, checkpoint="step-0", mode=mode)
+            assert (expected, ()) == (found.selected, found.evicted)
+        assert () == (await store.preview(IN_ORDER, step=0)).selected
+        with pytest.raises(CheckpointMissing, match="no checkpoint 'other'"):
+            await store.preview(IN_ORDER, step=0, checkpoint="other")
 
 
 async def test_a_preview_names_what_each_policy_would_take(runs: Runs) -> None:
