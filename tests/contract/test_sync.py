@@ -21,6 +21,7 @@ from redis_replay.errors import (
     ClaimLost,
     ConfigurationError,
     CutExpired,
+    DataExhausted,
     StepStarved,
     StoreClosed,
     UnacknowledgedRanks,
@@ -288,3 +289,52 @@ def test_a_custom_sampler_has_its_own_methods_too(opened: Open) -> None:
         meta, _ = sampler.select(current_train_weight=0, min_prompt_groups=1, max_prompt_groups=1)
         assert ["g"] == meta.extra_info["group_ids"]
         store.buffer.release_training_claims(["g"])
+
+
+def test_the_end_of_the_data_is_told(opened: Open) -> None:
+    with opened(groups_per_step=2) as store, store.rollout(owner="host") as host:
+        sampler = sync.create_sampler(host.buffer, sync.InOrderSamplerConfig())
+        sampler.wait_until_admissible(trainer_version_fn=lambda: 0)
+        with host.mutation() as cut:
+            cut.reserve(0, target_step=sampler.commit_admission(cut), group_id="g")
+            cut.set_loader_state(b"1", exhausted=True)
+        host.buffer.commit("g", rows(), start_weight_version=0, end_weight_version=0)
+        with store.trainer(owner="job") as trainer:
+            training = sync.create_sampler(trainer.buffer, sync.InOrderSamplerConfig())
+            meta, _ = trainer.select(training, min_prompt_groups=2, max_prompt_groups=2)
+            assert ["g"] == meta.extra_info["group_ids"]
+            trainer.commit_step(0)
+            with pytest.raises(DataExhausted):
+                trainer.select(training, min_prompt_groups=2, max_prompt_groups=2)
+        assert store.resume().exhausted
+
+
+class UntoldSampler(redis_replay.WindowedSampler):
+    """Declares nothing."""
+
+
+def test_nothing_is_kept_or_restored_under_a_sampler_that_does_not_say_so(opened: Open) -> None:
+    config = {
+        "name": "custom",
+        "target": f"{__name__}:UntoldSampler",
+        "max_staleness_versions": 1,
+    }
+    with opened() as store:
+        store.checkpoints.create("kept")
+        with pytest.raises(ConfigurationError, match="supports_buffer_checkpoint = True"):
+            store.checkpoints.require_sampler(config)
+        for call in (store.checkpoints.create, store.checkpoints.restore):
+            with pytest.raises(ConfigurationError, match="supports_buffer_checkpoint = True"):
+                call("kept")
+        assert 1 == store.run.store_epoch
+
+
+def test_a_run_is_deleted_at_the_end_where_it_was_asked_for(opened: Open) -> None:
+    with opened(discard_on_exit=True) as store:
+        commit_ready(store, "g")
+        lineage = store.run.lineage
+    with opened() as store:
+        assert lineage != store.run.lineage
+        commit_ready(store, "h")
+        store.buffer.quarantine(["h"])
+        assert 1 == store.buffer.reinstate(["h"])
