@@ -9,7 +9,8 @@
 local pick = {}
 
 function pick.buffer()
-  if weight.are_all_from(keys.ready, args.lowest) then return weight.head(keys.ready_by_order, args.maximum) end
+  local first = weight.head(keys.ready, args.lowest, keys.ready_by_order, args.maximum)
+  if first then return first end
   local versions, number = {}, weight.above(keys.ready, args.lowest)
   while number do
     versions[#versions + 1] = weight.append({}, keys.ready, number, args.maximum)
@@ -38,7 +39,8 @@ function pick.step()
 end
 
 function pick.arrival()
-  if weight.are_all_from(keys.ready, '-inf') then return weight.head(keys.ready_by_order, args.maximum) end
+  local first = weight.head(keys.ready, '-inf', keys.ready_by_order, args.maximum)
+  if first then return first end
   local members, from = {}, 0
   while #members < args.maximum do
     local slice = redis.call('ZRANGE', keys.ready_by_order, from, from + args.maximum - 1)

@@ -10,13 +10,12 @@ local function bound(value)
   return type(value) == 'number' and text.whole(value) or value
 end
 
--- Whether all members are from a bound on and of the window, as the ready groups mostly are.
-function weight.are_all_from(key, from)
-  return redis.call('ZCOUNT', key, bound(from), text.whole(args.highest)) == redis.call('ZCARD', key)
-end
-
-function weight.head(key, limit)
-  return redis.call('ZRANGE', key, 0, limit - 1)
+-- The first members of a set that lists the same groups in buffer order, if all of them are from a bound on and of
+-- the window, as the ready groups mostly are; else false.
+function weight.head(key, from, ordered, limit)
+  local within = redis.call('ZCOUNT', key, bound(from), text.whole(args.highest))
+  return within == redis.call('ZCARD', key) and within == redis.call('ZCARD', ordered)
+    and redis.call('ZRANGE', ordered, 0, limit - 1)
 end
 
 -- The smallest version from a bound on, up to the highest of the window, or nil.
