@@ -10,14 +10,14 @@ local FIELDS = { 'state', 'order', 'fence', 'start', 'finish', 'target', 'payloa
 local WORDS = '^(%S+)' .. string.rep(' (%S+)', #FIELDS - 1)
 
 -- One match and one table: a claim reads as many records as it takes groups.
-function record.parse(group_id, packed)
+function record.parse(group_id, packed, member)
   local state, order, fence, start, finish, target, payload_fence, epoch, attempt, batch, requeues, written, bytes,
     dispatch, replacement = string.match(packed, WORDS)
   return { id = group_id, state = state or packed, order = tonumber(order), fence = tonumber(fence),
     start = tonumber(start), finish = tonumber(finish), target = tonumber(target), epoch = tonumber(epoch),
     payload_fence = tonumber(payload_fence), attempt = tonumber(attempt), batch = tonumber(batch),
     requeues = tonumber(requeues), written = tonumber(written), bytes = tonumber(bytes), dispatch = tonumber(dispatch),
-    replacement = tonumber(replacement) }
+    replacement = tonumber(replacement), member = member }
 end
 
 -- Order, start, target, payload fence and bytes of a ready group's record, as they stand there, or nothing: what a

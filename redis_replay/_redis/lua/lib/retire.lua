@@ -9,8 +9,8 @@
 local retire = {}
 
 function retire.name(dead, entry)
-  dead[#dead + 1] = control.next_seq()
-  dead[#dead + 1] = entry
+  retire.seq = retire.seq or control.next_seq()
+  dead[#dead + 1], dead[#dead + 2] = retire.seq, entry
 end
 
 function retire.payload_of(found)

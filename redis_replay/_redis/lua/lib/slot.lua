@@ -25,12 +25,12 @@ function slot.items(slots)
 end
 
 -- Loads slots in any state. Returns nil and a refusal that names the first absent one.
-function slot.find(ids)
+function slot.find(ids, members)
   if #ids == 0 then return {} end
   local records, slots = redis.call('HMGET', keys.slots, unpack(ids)), {}
   for at = 1, #ids do
     if not records[at] then return nil, control.head('UNKNOWN', ids[at]) end
-    slots[at] = record.parse(ids[at], records[at])
+    slots[at] = record.parse(ids[at], records[at], members and members[at])
   end
   return slots
 end
@@ -45,15 +45,15 @@ function slot.unfit(slots, states)
   end
 end
 
-function slot.load(ids, states)
-  local slots, refusal = slot.find(ids)
+function slot.load(ids, states, members)
+  local slots, refusal = slot.find(ids, members)
   if slots then refusal = slot.unfit(slots, states) end
   return not refusal and slots or nil, refusal
 end
 
 -- Loads the slots that a sorted set lists; a member without such a slot means a damaged keyspace.
 function slot.load_listed(members, states)
-  local slots, refusal = slot.load(slot.ids(members), states)
+  local slots, refusal = slot.load(slot.ids(members), states, members)
   if refusal then return nil, control.head('CORRUPT', refusal[6]) end
   return slots
 end
