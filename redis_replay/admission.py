@@ -55,6 +55,7 @@ class AdmissionState:
     loader_state: bytes | None
     store_epoch: int
     is_exhausted: bool = False
+    policy: bytes | None = None
 
     @property
     def next_index(self) -> int:
@@ -90,7 +91,10 @@ async def read_admission(reads: Reads) -> AdmissionState:
     first = record.trainer_version if meta[6] == b"in_order" else 0
     orphans = [int(index) for index, holder in admissions.items() if holder not in live]
     orphan = min((index for index in orphans if index >= first), default=None)
-    return AdmissionState(record, orphan, int(meta[4]), meta[5], int(meta[7]), meta[8] == b"1")
+    is_exhausted = meta[8] == b"1"
+    return AdmissionState(
+        record, orphan, int(meta[4]), meta[5], int(meta[7]), is_exhausted, meta[6]
+    )
 
 
 def _missing(reads: Reads) -> StoreMissing:
@@ -105,9 +109,11 @@ class Admission:
         seen_version: Largest trainer version that ``trainer_version_fn`` has returned.
         undelivered: Indexes admitted for callers that were cancelled before they received them.
         given: Indexes that callers have received, as long as they may be open.
+        policy: What a sampler on this buffer has bound the run to; another host may switch it.
     """
 
     session: Session
+    policy: str = ""
     seen_version: int = 0
     undelivered: list[int] = field(default_factory=list)
     given: set[int] = field(default_factory=set)
@@ -117,6 +123,7 @@ class Admission:
     def forget(self) -> None:
         """Know nothing of earlier admissions, which a restore has ended."""
         self.seen_version = 0
+        self.policy = ""
         self.undelivered.clear()
         self.given.clear()
         self._may_hold_unseen = False
@@ -153,10 +160,11 @@ class Admission:
         """
         reads = self.session.reads
         meta = reads.keyspace.control(Key.META)
-        [stored] = await reads.pipeline([("HMGET", meta, *CONTROL_FIELDS, "store_epoch")])
+        [stored] = await reads.pipeline([("HMGET", meta, *CONTROL_FIELDS, "store_epoch", "policy")])
         if stored[0] is None:
             raise _missing(reads)
         self.require_epoch(int(stored[4]))
+        self.require_policy(stored[5])
         if (control := ControlRecord.parse(stored[:4])) is not None:
             reads.observe(control)
 
@@ -170,6 +178,15 @@ class Admission:
         """
         if stored != self.session.link.run.store_epoch:
             raise Refusal("STALE_STORE", None, (b"%d" % stored,)).error
+
+    def require_policy(self, stored: bytes | None) -> None:
+        """Return if the run still has the policy that a sampler on this buffer has bound it to.
+
+        Raises:
+            PolicyMismatch: another host has switched it since.
+        """
+        if self.policy and stored is not None and stored.decode() != self.policy:
+            raise Refusal("POLICY", None, (stored,)).error
 
     async def bind(self, binding: PolicyBinding) -> None:
         """Write the policy into the run, or compare; other windows are accepted and logged.
@@ -190,6 +207,7 @@ class Admission:
                 switch=int(link.switch_policy),
             )
         )
+        self.policy = binding.name
         if outcome in ("windows", "switched"):
             _LOG.warning(
                 "run %r: sampler changed from %s %s to %s %s",
@@ -238,6 +256,7 @@ class Admission:
             self.session.require_live()
             state = await read_admission(self.session.reads)
             self.require_epoch(state.store_epoch)
+            self.require_policy(state.policy)
             await self.find_unseen()
             recheck = anyio.current_time() + _RECHECK_SECONDS
             while not self.undelivered:

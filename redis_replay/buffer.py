@@ -296,9 +296,8 @@ class RedisReplayBuffer:
 
         Atomic in slices of 256, so that no call holds the server. May be repeated.
         """
-        call = Evict(
-            by_step=int(eviction.by_target_step), below=max(0, eviction.below), limit=_EVICT_SLICE
-        )
+        by_step, below = int(eviction.by_target_step), max(0, eviction.below)
+        call = Evict(by_step, below, limit=_EVICT_SLICE, policy=self.admission.policy)
         total = dropped = await self.session.call(call)
         while dropped == _EVICT_SLICE:
             dropped = await self.session.call(call)
@@ -309,11 +308,11 @@ class RedisReplayBuffer:
 
     async def claim(self, selection: Selection) -> tuple[KVBatchMeta | None, int]:
         """Claim what a policy's rule picks; `Claims.claim`."""
-        return await self._takes.claim(selection)
+        return await self._takes.claim(selection, policy=self.admission.policy)
 
     async def claim_for_training(self, group_ids: Sequence[str]) -> KVBatchMeta:
         """Claim named ready groups, all or none, in the order given; `Claims.claim_exactly`."""
-        meta, _ = await self._takes.claim_exactly(group_ids)
+        meta, _ = await self._takes.claim_exactly(group_ids, policy=self.admission.policy)
         if meta is None:
             raise UnknownGroup(f"none of the groups {list(group_ids)} could be claimed")
         return meta

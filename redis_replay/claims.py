@@ -52,12 +52,15 @@ class Claims:
         self.batches.clear()
         self._may_hold_unseen = False
 
-    async def claim(self, selection: Selection) -> tuple[KVBatchMeta | None, int]:
+    async def claim(
+        self, selection: Selection, *, policy: str = ""
+    ) -> tuple[KVBatchMeta | None, int]:
         """Claim what a policy's rule picks; ``(None, 0)`` when too few are eligible.
 
         Atomic: the chosen groups become this session's together, and no other session's.
 
         Raises:
+            PolicyMismatch: the run is bound to another policy than this, if one is given.
             TooManyClaims: this session would hold more groups than a step settles.
             StaleOwner: this session has ended (`ClaimLost` for a trainer's).
         """
@@ -67,17 +70,20 @@ class Claims:
             highest=selection.highest,
             minimum=selection.min_prompt_groups,
             maximum=selection.max_prompt_groups,
+            policy=policy,
         )
         return await self._receive(call, current_train_weight=selection.highest)
 
-    async def claim_exactly(self, group_ids: Sequence[str]) -> tuple[KVBatchMeta | None, int]:
+    async def claim_exactly(
+        self, group_ids: Sequence[str], *, policy: str = ""
+    ) -> tuple[KVBatchMeta | None, int]:
         """Claim named ready groups, all or none, in the order given.
 
         Raises:
             ValueError: none, too many, or one twice.
             UnknownGroup, WrongState: a group is not ready; nothing was claimed.
         """
-        return await self._receive(ClaimExact(group_ids=distinct_ids(group_ids)))
+        return await self._receive(ClaimExact(policy, group_ids=distinct_ids(group_ids)))
 
     async def _receive(
         self, call: SessionScript[Claimed | None], *, current_train_weight: int | None = None

@@ -50,6 +50,7 @@ class DataPlaneMutationCut:
         await self._buffer.admission.find_unseen()
         self._state = await read_admission(session.reads)
         self._buffer.admission.require_epoch(self._state.store_epoch)
+        self._buffer.admission.require_policy(self._state.policy)
         self._live = True
         return self
 

@@ -41,13 +41,16 @@ class Selections:
         self.session.selected.forget()
         self._may_hold_unseen = False
 
-    async def claim(self, selection: Selection) -> tuple[KVBatchMeta | None, int]:
+    async def claim(
+        self, selection: Selection, *, policy: str = ""
+    ) -> tuple[KVBatchMeta | None, int]:
         """Select what a policy's rule picks; ``(None, 0)`` when too few are eligible.
 
         Atomic: the chosen groups have ended, as trained, and can be read by this session.
 
         Raises:
             TooManyClaims: this session would read more groups than a step settles.
+            PolicyMismatch: the run is bound to another policy than this, if one is given.
             PayloadDamaged: a group cannot be read back; the others come with the next call.
             StaleOwner: this session has ended (`ClaimLost` for a trainer's).
         """
@@ -57,10 +60,13 @@ class Selections:
             highest=selection.highest,
             minimum=selection.min_prompt_groups,
             maximum=selection.max_prompt_groups,
+            policy=policy,
         )
         return await self._receive(call)
 
-    async def claim_exactly(self, group_ids: Sequence[str]) -> tuple[KVBatchMeta | None, int]:
+    async def claim_exactly(
+        self, group_ids: Sequence[str], *, policy: str = ""
+    ) -> tuple[KVBatchMeta | None, int]:
         """Select named ready groups, all or none, in the order given.
 
         Raises:
@@ -68,7 +74,7 @@ class Selections:
             UnknownGroup, WrongState: a group is not ready; nothing was selected.
             PayloadDamaged, StaleOwner: as `claim`.
         """
-        return await self._receive(SelectForGood("", 0, 0, 0, 0, distinct_ids(group_ids)))
+        return await self._receive(SelectForGood("", 0, 0, 0, 0, policy, distinct_ids(group_ids)))
 
     async def waiting(self) -> list[SlotRecord]:
         """Return the groups that no caller has received yet, for the sampler to choose again."""

@@ -158,13 +158,14 @@ def _parse_claim(details: list[bytes]) -> Claimed | None:
 
 @dataclass(frozen=True)
 class Claim(SessionScript[Claimed | None]):
-    """Replies ``None`` when below minimum."""
+    """Replies ``None`` when below minimum. A ``policy`` must be the one that the run has."""
 
     rule: str
     lowest: int
     highest: int
     minimum: int
     maximum: int
+    policy: str = ""
 
     SCRIPT = "claim"
     KEYS = (
@@ -180,6 +181,7 @@ class Claim(SessionScript[Claimed | None]):
 
 @dataclass(frozen=True)
 class ClaimExact(SessionScript[Claimed | None]):
+    policy: str
     group_ids: tuple[str, ...]
 
     SCRIPT = "claim_exact"
@@ -256,6 +258,7 @@ class Evict(SessionScript[int]):
     by_step: int
     below: int
     limit: int = 256
+    policy: str = ""
 
     SCRIPT = "evict"
     KEYS = (*SESSION_KEYS, *RETIRING_KEYS, *READY_KEYS)

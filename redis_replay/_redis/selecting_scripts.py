@@ -33,6 +33,7 @@ class SelectForGood(SessionScript[SelectedForGood | None]):
     highest: int
     minimum: int
     maximum: int
+    policy: str = ""
     group_ids: tuple[str, ...] = ()
 
     SCRIPT = "select_for_good"

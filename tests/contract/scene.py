@@ -198,7 +198,7 @@ CALLS: Mapping[type[ScriptCall[Any]], Callable[[Scene], ScriptCall[Any]]] = {
         *("r", s.reserved.fence, 0, 1, s.encoded.payload_bytes, s.blob()), 2, "1.5", 0
     ),
     scripts.Claim: lambda _: scripts.Claim("buffer", 0, 9, 1, 9),
-    scripts.ClaimExact: lambda _: scripts.ClaimExact(("z", "y")),
+    scripts.ClaimExact: lambda _: scripts.ClaimExact("", ("z", "y")),
     SelectForGood: lambda _: SelectForGood("buffer", 0, 9, 1, 9),
     LetGo: lambda _: LetGo(()),
     scripts.Settle: lambda s: scripts.Settle(0, 0, 0, batches=(s.batch,)),

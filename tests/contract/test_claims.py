@@ -297,16 +297,18 @@ async def test_a_member_that_does_not_fit_its_record_stops_a_claim(
         await store.buffer.reserve(0, group_id="other")
         slots = await store.buffer.slots()
         order = slots[0 if state is GroupState.READY else 1].order
-        key = control_key(runs, Key.READY)
+        keys = [control_key(runs, key) for key in (Key.READY, Key.READY_BY_ORDER)]
         stray = f"{order + (5 if state is GroupState.READY else 0):016d}:" + (
             "ghost" if state is GroupState.READY else "other"
         )
-        await runs.client.zadd(key, {stray: 0})
+        for key in keys:
+            await runs.client.zadd(key, {stray: 0})
         async with nothing_changed(runs):
             with pytest.raises(StoreCorrupted, match="audit"):
                 await store.buffer.claim(pick(1, 4))
         assert not (await store.audit()).is_clean
-        await runs.client.zrem(key, stray)
+        for key in keys:
+            await runs.client.zrem(key, stray)
         meta, _ = await store.buffer.claim(pick(1, 4))
         assert meta is not None
         assert [group_id] == meta.extra_info["group_ids"]

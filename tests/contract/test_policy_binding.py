@@ -6,9 +6,15 @@ import logging
 from itertools import permutations
 from typing import Any
 
+import anyio
 import pytest
 
-from redis_replay import WindowedSampler, create_sampler
+from redis_replay import (
+    ReadyFirstSamplerConfig,
+    WindowedSampler,
+    WindowedSamplerConfig,
+    create_sampler,
+)
 from redis_replay._redis.keys import Key
 from redis_replay.errors import CapacityTooSmall, PolicyMismatch, StoreClosed
 from tests.contract.keyspace import control_key, nothing_changed
@@ -22,7 +28,7 @@ from tests.contract.policies import (
     sampler_of,
     states,
 )
-from tests.harness import Runs
+from tests.harness import Runs, commit_ready
 
 pytestmark = pytest.mark.anyio
 
@@ -288,3 +294,52 @@ async def test_a_sampler_of_a_closed_store_says_so(runs: Runs) -> None:
         sampler = sampler_of(store, "in_order", 1)
     with pytest.raises(StoreClosed):
         await sampler.flush()
+
+
+async def test_a_host_learns_that_another_has_switched_the_policy(runs: Runs) -> None:
+    async with (
+        runs.open() as store,
+        store.trainer(owner="job") as trainer,
+        runs.open(switch_policy=True) as other,
+    ):
+        sampler = create_sampler(trainer.buffer, WindowedSamplerConfig())
+        await sampler.flush()
+        ids = [await commit_ready(store, 0) for _ in range(3)]
+        await create_sampler(other.buffer, ReadyFirstSamplerConfig()).flush()
+        weights = {"current_train_weight": 9, "min_prompt_groups": 1, "max_prompt_groups": 2}
+
+        async def open_a_cut() -> None:
+            async with trainer.mutation():
+                pass
+
+        for verb in (
+            lambda: sampler.select(**weights),
+            lambda: sampler.evict(current_train_weight=9),
+            lambda: trainer.select(sampler, min_prompt_groups=1, max_prompt_groups=2),
+            lambda: trainer.buffer.claim_for_training(ids),
+            lambda: trainer.buffer.selecting_for_good().claim_for_training(ids),
+            lambda: trainer.buffer.admission.wait_until_open(lambda: 0, poll_seconds=0.01),
+            open_a_cut,
+        ):
+            with pytest.raises(PolicyMismatch, match="'ready_first'"), anyio.fail_after(5):
+                await verb()
+        assert 3 == (await store.stats()).ready
+        await create_sampler(other.buffer, WindowedSamplerConfig()).flush()
+        assert 3 == await sampler.evict(current_train_weight=9)
+
+
+async def test_a_waiting_trainer_learns_that_another_host_has_switched_the_policy(
+    runs: Runs,
+) -> None:
+    async with (
+        runs.open() as store,
+        store.trainer(owner="job") as trainer,
+        runs.open(switch_policy=True) as other,
+        anyio.create_task_group() as group,
+    ):
+        sampler = create_sampler(trainer.buffer, WindowedSamplerConfig())
+        await sampler.flush()
+        switch = create_sampler(other.buffer, ReadyFirstSamplerConfig()).flush
+        group.start_soon(switch)
+        with pytest.raises(PolicyMismatch, match="'ready_first'"), anyio.fail_after(5):
+            await trainer.select(sampler, min_prompt_groups=1, max_prompt_groups=2)

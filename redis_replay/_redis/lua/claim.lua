@@ -4,17 +4,20 @@
 -- serves all built-in samplers; the rule and its numbers are data.
 -- Keys: meta slots reserved ready claimed ready_by_step claimed_by_step ready_by_order claimed_by_owner
 --   batches groups counters sessions owners events
--- Args: rule lowest highest minimum maximum
+-- Args: rule lowest highest minimum maximum policy
 -- States: ready -> claimed
 -- Returns: the claim number, the number of groups, four words of each (start, finish, target and payload fence) in one
 --   string, their ids, then their immutable records (not when repeated); nothing when fewer than minimum
--- Refusals: TOO_MANY CORRUPT
+-- Refusals: POLICY TOO_MANY CORRUPT
 -- include: session
+-- include: policy
 -- include: pick
 -- include: owner
 -- include: batch
 -- include: taking
 local refusal = session.open()
+if refusal then return refusal end
+refusal = policy.check()
 if refusal then return refusal end
 local members = pick[args.rule]()
 if #members < args.minimum then return control.head('OK') end

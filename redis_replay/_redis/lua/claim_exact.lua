@@ -4,15 +4,18 @@
 -- none is taken.
 -- Keys: meta slots ready claimed ready_by_step claimed_by_step ready_by_order claimed_by_owner
 --   batches groups counters sessions owners events
--- Args: group_ids
+-- Args: policy group_ids
 -- States: ready -> claimed
 -- Returns: as `claim`, in the order given
--- Refusals: UNKNOWN STATE TOO_MANY CORRUPT
+-- Refusals: POLICY UNKNOWN STATE TOO_MANY CORRUPT
 -- include: session
+-- include: policy
 -- include: owner
 -- include: batch
 -- include: taking
 local refusal = session.open()
+if refusal then return refusal end
+refusal = policy.check()
 if refusal then return refusal end
 refusal = batch.check_room(args.epoch, #args.group_ids)
 if refusal then return refusal end

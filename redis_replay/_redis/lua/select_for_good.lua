@@ -4,16 +4,19 @@
 -- the session has of them is their rows, until it lets them go or ends (D51).
 -- Keys: meta slots prompts reserved ready ready_by_step ready_by_order groups selected counters ends steps
 --   dead sessions owners events
--- Args: rule lowest highest minimum maximum group_ids
+-- Args: rule lowest highest minimum maximum policy group_ids
 -- States: ready -> trained
 -- Returns: the selection's number, the number of groups, each one's id and last record, then each one's immutable
 --   record (not when repeated); nothing when fewer than minimum
--- Refusals: UNKNOWN STATE CORRUPT TOO_MANY
+-- Refusals: POLICY UNKNOWN STATE CORRUPT TOO_MANY
 -- include: session
+-- include: policy
 -- include: pick
 -- include: taking
 -- include: selected
 local refusal = session.open()
+if refusal then return refusal end
+refusal = policy.check()
 if refusal then return refusal end
 local slots, unfit
 if args.rule == '' then
