@@ -117,7 +117,7 @@ def main(words: Sequence[str] | None = None) -> None:
         page = page_of(outcomes, document, read_notes(), pictures)
         (_DOCS / "performance.md").write_text(page, encoding="utf-8")
     measured = [outcome for outcome in outcomes if outcome.figures]
-    show(Console(width=150 if not sys.stdout.isatty() else None), measured, facts)
+    show(Console(width=150 if not sys.stdout.isatty() else None), measured, document)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ class Bench:
         quick: Whether less is measured, to show that everything runs.
         wanted: Ids of the targets that are asked for.
         folder: For files; empty at first, removed afterwards.
-        limit: The compiled C program.
+        limit: The compiled C program, ``None`` where it cannot be compiled.
         say: Tells the reader what is being done.
     """
 
@@ -32,7 +32,7 @@ class Bench:
     peers: bool
     wanted: frozenset[str]
     folder: Path
-    limit: Path
+    limit: Path | None
     say: Callable[[str], None]
 
     @property

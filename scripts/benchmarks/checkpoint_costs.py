@@ -24,6 +24,8 @@ from benchmarks.workload import (
 )
 
 _GROUPS: Final = 200
+_RESTORES: Final = 2
+_CHEAP_VERBS: Final = ("create", "drop")
 _STRING_COMMANDS: Final = (
     *("get", "mget", "getrange", "getdel", "getex", "set", "mset", "setrange", "append"),
     *("dump", "restore"),
@@ -35,7 +37,7 @@ async def measure_checkpoint_costs(bench: Bench, stores: Mapping[int, Any], clie
     """Measure P8 by number of groups on filled buffers, by their size."""
     bench.say("checkpoints by number of groups")
     found = Found(samples={"P8": {}})
-    measured = await _lifecycles(stores, client, bench.rounds)
+    measured = await _lifecycles(stores, client, bench.rounds, restores=_RESTORES)
     for size, samples in measured.items():
         if size in (1_000, 10_000, 100_000):
             name = f"{size:,} groups"
@@ -57,7 +59,8 @@ async def measure_checkpoint_bytes(bench: Bench) -> Found:
             for store, size in ((little, sizes[0]), (much, sizes[1])):
                 rows = group_rows(size // _GROUPS // GROUP_SIZE // BYTES_PER_TOKEN)
                 await fill(store, _GROUPS, partial(same_rows, rows))
-            measured = await _lifecycles({sizes[0]: little, sizes[1]: much}, client, bench.rounds)
+            both = {sizes[0]: little, sizes[1]: much}
+            measured = await _lifecycles(both, client, bench.rounds, restores=bench.rounds)
     return Found(
         samples={
             "P8": {
@@ -72,27 +75,33 @@ async def measure_checkpoint_bytes(bench: Bench) -> Found:
 
 
 async def _lifecycles(
-    stores: Mapping[int, Any], client: Any, rounds: int
+    stores: Mapping[int, Any], client: Any, rounds: int, *, restores: int
 ) -> dict[int, dict[str, list[float]]]:
-    """Create, restore and drop in turns; return samples in milliseconds and bytes, by store."""
+    """Create, restore and drop in turns; return samples in milliseconds and bytes, by store.
+
+    Only so many rounds restore, the last ones: of many groups that takes seconds.
+    """
     log = ScriptLog(client)
     measured: dict[int, dict[str, list[float]]] = {at: {} for at in stores}
     for number in range(rounds + 1):
         for at, store in stores.items():
-            samples = await _lifecycle(store, client, log, f"c{number}")
+            verbs = ("create", "restore", "drop") if number > rounds - restores else _CHEAP_VERBS
+            samples = await _lifecycle(store, client, log, f"c{number}", verbs)
             for name, value in samples.items() if number else ():
                 measured[at].setdefault(name, []).append(value)
     return measured
 
 
-async def _lifecycle(store: Any, client: Any, log: ScriptLog, name: str) -> dict[str, float]:
+async def _lifecycle(
+    store: Any, client: Any, log: ScriptLog, name: str, verbs: tuple[str, ...]
+) -> dict[str, float]:
     samples: dict[str, float] = {}
 
     async def timed(verb: str) -> None:
         call = getattr(store.checkpoints, verb)
         samples[verb] = await seconds_of(lambda: call(name)) * 1000
 
-    for verb in ("create", "restore", "drop"):
+    for verb in verbs:
         before, strings = await net_bytes(client), await _string_calls(client)
         longest = await log.longest(partial(timed, verb))
         moved = await net_bytes(client) - before

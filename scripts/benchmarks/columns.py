@@ -53,7 +53,6 @@ async def _reading(
 ) -> Found:
     size = GROUP_SIZE * profile.tokens * 4
     await client.set("plain0", bytes(size))
-    limit = Limit(bench.limit, socket)
     gateway = trainer.buffer.session.link.gateway
     turn = [0]
 
@@ -67,14 +66,17 @@ async def _reading(
         "column": column,
         "get": lambda: seconds_of(lambda: client.get("plain0")),
         "line": lambda: seconds_of(lambda: gateway.pipeline([("GET", "plain0")])),
-        "limit": lambda: limit.seconds(GET, "plain", 0, 1, size),
     }
+    if bench.limit is not None:
+        limit = Limit(bench.limit, socket)
+        sides["limit"] = lambda: limit.seconds(GET, "plain", 0, 1, size)
     await alternate(sides, _READS_A_ROUND)
     rounds = [await alternate(sides, _READS_A_ROUND) for _ in range(bench.rounds)]
     by_side = {name: [one[name] for one in rounds] for name in sides}
     details = {
         f"over {name}": Figure.of(ratios(by_side["column"], by_side[name])).value
-        for name in ("get", "line", "limit")
+        for name in sides
+        if name != "column"
     }
     milliseconds = {f"{name} ms": Figure.of(by_side[name]).value * 1000 for name in sides}
     return Found(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -49,9 +49,11 @@ def table_of(outcomes: Iterable[Outcome]) -> Table:
     return table
 
 
-def show(console: Console, outcomes: list[Outcome], facts: dict[str, Any]) -> None:
-    """Print machine, versions and the table."""
+def show(console: Console, outcomes: list[Outcome], document: Mapping[str, Any]) -> None:
+    """Print machine, versions, the table, and what was not measured."""
     for title in ("machine", "versions"):
-        console.print(f"{title}: {', '.join(f'{k} {v}' for k, v in facts[title].items())}")
-    console.print(f"medians of {facts['rounds']} rounds, lowest and highest beside them")
+        console.print(f"{title}: {', '.join(f'{k} {v}' for k, v in document[title].items())}")
+    console.print(f"medians of {document['rounds']} rounds, lowest and highest beside them")
     console.print(table_of(outcomes))
+    for name, why in document["skipped"].items():
+        console.print(f"not measured: {name}: {why}", markup=False)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.bench import Bench
-from benchmarks.limit import GET, SET, Limit
+from benchmarks.limit import GET, NO_COMPILER, SET, Limit
 from benchmarks.results import Figure, Found
 from benchmarks.rows import GROUP_SIZE, Rows, group_rows
 from benchmarks.servers import own_server
@@ -39,6 +39,8 @@ _COMMITS_IN_FLIGHT: Final = 4
 
 async def measure_transfer(bench: Bench) -> Found:
     """Measure P1 and P2 for each group size, on a server of its own."""
+    if bench.limit is None:
+        return Found(skipped={"P1": NO_COMPILER, "P2": NO_COMPILER})
     found = Found(samples={"P1": {}, "P2": {}})
     for profile in (SMALL, STANDARD) if bench.quick else PROFILES:
         ways = WAYS[:1] if bench.quick else WAYS
