@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from redis_replay._redis.gateway import Reads
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import OwnerRecord, SlotRecord
-from redis_replay.errors import StoreMissing
+from redis_replay.errors import StoreCorrupted, StoreMissing
 from redis_replay.groups import read_records
 from redis_replay.types import BufferStats, SlotView
 
@@ -21,6 +21,7 @@ async def read_stats(reads: Reads) -> BufferStats:
 
     Raises:
         StoreMissing: the run is not there.
+        StoreCorrupted: a count is no number; `redis-replay audit` says which.
     """
     control = reads.keyspace.control
     replies = await reads.pipeline(
@@ -32,10 +33,20 @@ async def read_stats(reads: Reads) -> BufferStats:
         ],
         atomic=True,
     )
+    if replies[4][0] is None:
+        raise StoreMissing(f"run {reads.keyspace.run!r} is not on {reads.target.address}")
+    try:
+        return _counted(replies)
+    except ValueError as broken:
+        raise StoreCorrupted(
+            f"run {reads.keyspace.run!r} has a count that cannot be read: {broken}; "
+            "'redis-replay audit' says which"
+        ) from broken
+
+
+def _counted(replies: Sequence[Any]) -> BufferStats:
     live = dict(zip(_STATES, replies, strict=False))
     capacity, cursor, version, window = replies[4]
-    if capacity is None:
-        raise StoreMissing(f"run {reads.keyspace.run!r} is not on {reads.target.address}")
     totals = _numbers(replies[5])
     return BufferStats(
         reserved=live[Key.RESERVED],
