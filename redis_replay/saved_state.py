@@ -65,7 +65,7 @@ class SavedState:
 
     @property
     def committed(self) -> list[SlotRecord]:
-        """The slots that have rows."""
+        """The slots that have rows; looks at all of them."""
         return [slot for slot in self.slots if slot.payload_fence is not None]
 
     @property

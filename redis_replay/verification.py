@@ -82,8 +82,9 @@ async def find_damaged(
         deep: Whether the rows are read and their checksums compared.
     """
     found: dict[str, str] = {}
-    for at in range(0, len(saved.committed), _SLICE):
-        part = saved.committed[at : at + _SLICE]
+    committed = saved.committed
+    for at in range(0, len(committed), _SLICE):
+        part = committed[at : at + _SLICE]
         known = await _records(gateway, part, found)
         lengths = await _lengths(gateway, known)
         for slot, record in known:
