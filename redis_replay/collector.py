@@ -82,11 +82,10 @@ class Collector:
     async def _free(self, entries: list[str]) -> None:
         keys = [self._key_of(entry) for entry in entries]
         chunked = [key for key, entry in zip(keys, entries, strict=True) if entry[0] != "w"]
-        freed = await self._unlink([*keys, *(f"{key}:c1" for key in chunked)])
-        freed, at = freed[len(keys) :], 1
-        while chunked := [key for key, count in zip(chunked, freed, strict=True) if count]:
+        await self.gateway.unlink(keys)
+        at = 1
+        while await self.gateway.unlink([f"{key}:c{at}" for key in chunked]):
             at += 1
-            freed = await self._unlink([f"{key}:c{at}" for key in chunked])
 
     def _key_of(self, entry: str) -> str:
         numbers, _, group_id = entry.partition(":")
@@ -94,9 +93,6 @@ class Collector:
             return self.gateway.keyspace.payload(group_id, int(numbers))
         written, _, payload_fence = numbers[1:].partition(".")
         return self.gateway.keyspace.written(group_id, int(payload_fence), int(written))
-
-    async def _unlink(self, keys: Iterable[str]) -> list[int]:
-        return await self.gateway.ask_payload([("UNLINK", key) for key in keys])
 
     async def find_orphans(self) -> list[str]:
         """Return payload keys that no slot, record or dead entry knows, seen in two calls running.
@@ -110,7 +106,7 @@ class Collector:
         unknown = {key async for key in stored if _base_of(key) not in known}
         confirmed, self._suspects = unknown & self._suspects, unknown - self._suspects
         if confirmed:
-            await self._unlink(sorted(confirmed))
+            await self.gateway.unlink(sorted(confirmed))
             _LOG.warning("freed %d payload keys that nothing referred to", len(confirmed))
         return sorted(confirmed)
 

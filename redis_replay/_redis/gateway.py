@@ -45,6 +45,9 @@ _LARGE_BYTES: Final = 64 * 1024
 """Payload of a commit that is worth the transfer's way; less goes along with the script."""
 _SCAN_COUNT: Final = 500
 
+_KEYS_A_COMMAND: Final = 16
+"""Payload keys that one command frees: freeing a large one keeps the server for half a ms."""
+
 _FIRST_PAUSE_SECONDS: Final = 0.01
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 
@@ -264,6 +267,16 @@ class Gateway:
             return await self.pipeline(commands)
         replies = await self._ask_nodes(self._nodes, commands, is_large=False)
         return self._all_parsed(commands, replies)
+
+    async def unlink(self, keys: Sequence[str]) -> int:
+        """Free payload keys, a few with each command, and return how many there were.
+
+        Raises:
+            StoreError: as `run`.
+        """
+        each = _KEYS_A_COMMAND if self._nodes is None else 1
+        parts = [keys[at : at + each] for at in range(0, len(keys), each)]
+        return sum(await self.ask_payload([("UNLINK", *part) for part in parts]))
 
     async def _ask_nodes(
         self, nodes: Nodes, commands: Sequence[Command], *, is_large: bool
