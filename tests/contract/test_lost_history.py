@@ -211,6 +211,9 @@ class FailingLines:
             raise failure  # as the client does with a lost connection
         return [failure for _ in commands]
 
+    async def close(self) -> None:
+        """Have no connection to close, as lines and as a transfer."""
+
 
 def failing_gateway(failures: list[Exception], *, deadline_seconds: float = 0.0) -> Gateway:
     gateway = Gateway(
