@@ -29,6 +29,9 @@ from redis_replay.payloads import EncodedGroup, chunk_offsets
 CHUNK_BYTES: Final = 16 * 1024 * 1024 - 10
 """Ten bytes more would take a quarter more of the server's memory (`thrifty_chunk_bytes`)."""
 
+LONGEST_CHUNK_BYTES: Final = 16 * 1024 * 1024
+"""What was ever written."""
+
 _RECORD_FORMAT: Final = 1
 _MOST_KNOWN: Final = 1024
 _copy: Final = dict[str, Any].copy
