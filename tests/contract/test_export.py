@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -102,12 +103,24 @@ async def test_an_altered_size_of_a_pack_has_it_written_anew(runs: Runs, tmp_pat
         await check_export(tmp_path)
 
 
-async def test_a_run_goes_on_while_it_is_exported(runs: Runs, tmp_path: Path) -> None:
+async def test_a_run_goes_on_while_it_is_exported(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with runs.open() as store, store.trainer(owner="job") as trainer:
         groups = await commit_groups(store, 6, length=700_000)
         await store.checkpoints.create("step-0")
         before = await essence(store)
         progress: list[TransferProgress] = []
+        trained = anyio.Event()
+        gateway = store.buffer.session.link.gateway
+        read = gateway.read
+
+        async def held_after_the_first(ranges: Any) -> list[int]:
+            if progress:
+                await trained.wait()
+            return await read(ranges)
+
+        monkeypatch.setattr(gateway, "read", held_after_the_first)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(
                 partial(store.checkpoints.export, "step-0", tmp_path, on_progress=progress.append)
@@ -117,6 +130,7 @@ async def test_a_run_goes_on_while_it_is_exported(runs: Runs, tmp_path: Path) ->
             await trainer.buffer.claim_for_training(groups)
             await trainer.commit_step(0, checkpoint="step-1", keep=1)
             assert progress[-1].done_bytes < progress[-1].total_bytes
+            trained.set()
         assert progress[-1].done_bytes == progress[-1].total_bytes > 0
         assert not (await store.checkpoints.show("step-0")).pinned
         await store.checkpoints.drop("step-0")
