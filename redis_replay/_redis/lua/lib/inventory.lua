@@ -44,10 +44,14 @@ function inventory.bury_live(plan, staying, leaving)
     if found.payload_fence then revive_entry(retire.payload_of(found)) end
   end
   for id, packed in pairs(leaving) do
-    local found = record.parse(id, packed)
-    local entry = found.fence and retire.payload_of(found)
+    local _, _, _, fence = record.ready(packed)
+    local entry = fence and fence .. ':' .. id
+    if not fence then
+      local found = record.parse(id, packed)
+      entry = found.fence and retire.payload_of(found)
+      if found.payload_fence then retire.name_columns(found, dead) end
+    end
     if entry and not kept[entry] then retire.name(dead, entry) end
-    if found.payload_fence then retire.name_columns(found, dead) end
   end
   in_slices('ZADD', keys.dead, dead)
   in_slices('ZREM', keys.dead, revived)
