@@ -195,3 +195,13 @@ async def test_a_step_does_not_settle_a_claim_whose_caller_was_cancelled_at_its_
         await cancelled_select(trainer, sampler)
         commit = await trainer.commit_step(0)
         assert (("a",), 1) == (commit.trained, (await store.stats()).ready)
+
+
+async def test_of_several_selections_only_what_is_named_is_let_go(runs: Runs) -> None:
+    async with trainer_with(runs, *"abc") as (_, trainer):
+        view = trainer.buffer.selecting_for_good()
+        for names in (["a", "b"], ["c"]):
+            await view.claim_for_training(names)
+        assert 1 == await trainer.samples.clear_samples(["a_g0", "a_g1"])
+        assert 2 == len(await trainer.samples.get_samples(["b_g0", "c_g0"]))
+        assert 2 == len(await runs.payload_keys())
