@@ -119,6 +119,9 @@ async def _string_calls(client: Any) -> int:
 
 def _medians(measured: Mapping[int, Mapping[str, list[float]]]) -> dict[str, dict[str, float]]:
     return {
-        str(at): {name: Figure.of(listed).value for name, listed in samples.items()}
+        str(at): {
+            name if name.endswith("bytes") else f"{name} ms": Figure.of(listed).value
+            for name, listed in samples.items()
+        }
         for at, samples in measured.items()
     }

@@ -38,7 +38,12 @@ async def measure_memory(bench: Bench) -> Found:
                 "control bytes": [(grown - payload) / groups],
             }
         },
-        details={"memory per payload byte": growth, "memory of few-byte groups": grown / groups},
+        details={
+            "memory": {
+                **{f"{name} groups, per payload byte": value for name, value in growth.items()},
+                f"bytes of a group of {_FEW_TOKENS} tokens a row": grown / groups,
+            }
+        },
     )
 
 

@@ -48,7 +48,9 @@ def _save(figure: Any, axes: Any, path: Path) -> None:
             axis.set_major_formatter("{x:g}")
             axis.set_minor_formatter("")
         one.grid(alpha=0.3, which="both")
-        one.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        labels = one.get_legend_handles_labels()[1]
+        if one is axes[-1] or labels != axes[-1].get_legend_handles_labels()[1]:
+            one.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.savefig(path, format="png")
 
 
@@ -63,7 +65,7 @@ def _draw_costs(path: Path, scaling: Mapping[str, Any], checkpoints: Mapping[str
     axes[0].set_title("calls")
     for verb in ("create", "restore", "drop") if checkpoints else ():
         sizes = [int(size) for size in checkpoints]
-        costs = [one[verb] for one in checkpoints.values()]
+        costs = [one[f"{verb} ms"] for one in checkpoints.values()]
         axes[1].plot(sizes, costs, marker=".", label=f"checkpoint {verb}")
         axes[1].set_title("checkpoints, which read every group")
     for one in axes:
