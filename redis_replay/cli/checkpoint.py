@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
@@ -18,6 +18,7 @@ from rich.text import Text
 from redis_replay._redis.connect import Target
 from redis_replay.checkpoint_info import CheckpointInfo, RestoreReport
 from redis_replay.cli.failures import EXIT_VIOLATED, plain_failures
+from redis_replay.cli.opening import opened_run
 from redis_replay.cli.options import (
     CustomSamplerOption,
     IncompleteName,
@@ -27,7 +28,7 @@ from redis_replay.cli.options import (
     RunOption,
     UrlOption,
 )
-from redis_replay.cli.places import DEADLINE_SECONDS, only_run, reach, require_custom_sampler
+from redis_replay.cli.places import reach, require_custom_sampler
 from redis_replay.cli.screen import (
     BAD_STYLE,
     GOOD_STYLE,
@@ -39,9 +40,7 @@ from redis_replay.cli.screen import (
     printable,
     write_json,
 )
-from redis_replay.cli.survey import survey_server
 from redis_replay.errors import ConfigurationError
-from redis_replay.opening import open_store
 from redis_replay.store import ReplayStore
 from redis_replay.verification import CheckpointVerification
 
@@ -70,23 +69,6 @@ def usable_arguments() -> Generator[None]:
         yield
     except (ValueError, TypeError, OSError) as refused:
         raise ConfigurationError(str(refused)) from refused
-
-
-@asynccontextmanager
-async def opened_run(
-    target: Target, run: str | None, partition: str | None
-) -> AsyncGenerator[ReplayStore]:
-    """Open the one run that the options allow; it is never created."""
-    await survey_server(target)
-    keyspace = await only_run(target, run=run, partition=partition)
-    async with open_store(
-        client=target.connect(),
-        run=keyspace.run,
-        partition=keyspace.partition,
-        create=False,
-        deadline_seconds=DEADLINE_SECONDS,
-    ) as store:
-        yield store
 
 
 def on_run(url: str | None, run: str | None, partition: str | None, work: Work[T]) -> T:

@@ -14,8 +14,9 @@ from rich.text import Text
 from redis_replay._redis.connect import Target
 from redis_replay._redis.keys import Keyspace
 from redis_replay.cli.failures import plain_failures
+from redis_replay.cli.opening import opened_run
 from redis_replay.cli.options import JsonOption, PartitionOption, RunOption, UrlOption
-from redis_replay.cli.places import DEADLINE_SECONDS, only_run, reach
+from redis_replay.cli.places import only_run, reach
 from redis_replay.cli.screen import (
     QUIET_STYLE,
     cell,
@@ -25,7 +26,6 @@ from redis_replay.cli.screen import (
     write_json,
 )
 from redis_replay.cli.survey import open_gateway, readable_records, survey_server
-from redis_replay.opening import open_store
 from redis_replay.run import RunSettings, open_run
 from redis_replay.stats import read_slots
 from redis_replay.types import GroupState, SlotView
@@ -148,14 +148,7 @@ def reinstate(
     """Bring quarantined groups back: finished ones ready, others to be generated again."""
 
     async def work(target: Target) -> int:
-        keyspace = await only_run(target, run=run, partition=partition)
-        async with open_store(
-            client=target.connect(),
-            run=keyspace.run,
-            partition=keyspace.partition,
-            create=False,
-            deadline_seconds=DEADLINE_SECONDS,
-        ) as store:
+        async with opened_run(target, run, partition) as store:
             return await store.buffer.reinstate(group_ids)
 
     with plain_failures(), reach(url) as target:

@@ -15,6 +15,7 @@ from redis_replay._redis.connect import Target
 from redis_replay._redis.keys import Key
 from redis_replay.checkpoint_info import RestoreMode
 from redis_replay.cli.failures import plain_failures
+from redis_replay.cli.opening import opened_run
 from redis_replay.cli.options import (
     CustomSamplerOption,
     IncompleteName,
@@ -25,7 +26,7 @@ from redis_replay.cli.options import (
     SamplerName,
     UrlOption,
 )
-from redis_replay.cli.places import DEADLINE_SECONDS, only_run, reach, require_custom_sampler
+from redis_replay.cli.places import reach, require_custom_sampler
 from redis_replay.cli.screen import (
     BAD_STYLE,
     QUIET_STYLE,
@@ -35,7 +36,6 @@ from redis_replay.cli.screen import (
     printable,
     write_json,
 )
-from redis_replay.opening import open_store
 from redis_replay.preview import PolicyPreview
 from redis_replay.recovery import ResumeReport
 from redis_replay.samplers.config import parse_sampler_config
@@ -88,14 +88,7 @@ def resume(
     """Bring a run to the step of a model checkpoint, and say what was found."""
 
     async def work(target: Target) -> tuple[ResumeReport, Previews]:
-        keyspace = await only_run(target, run=run, partition=partition)
-        async with open_store(
-            client=target.connect(),
-            run=keyspace.run,
-            partition=keyspace.partition,
-            create=False,
-            deadline_seconds=DEADLINE_SECONDS,
-        ) as store:
+        async with opened_run(target, run, partition) as store:
             require_custom_sampler(store, custom_sampler)
             report = await store.resume(
                 model_step=model_step,
