@@ -136,8 +136,11 @@ async def test_a_reader_at_full_speed_sees_whole_batches_only(runs: Runs, real_s
 async def test_a_reader_sees_whole_batches_only_for_thousands_of_rounds(
     runs: Runs, real_server: str
 ) -> None:
-    reader = await compete(runs, real_server, batches=1_500)
-    assert reader.rounds >= 1_500
+    rounds = 0
+    while rounds < 2_000:  # on a fresh run each time, for a look takes longer the more there is
+        run = Runs(runs.client)
+        rounds += (await compete(run, real_server, batches=600)).rounds
+        await run.check()
 
 
 async def test_a_cut_that_expired_changes_nothing_wherever_it_is_used(runs: Runs) -> None:

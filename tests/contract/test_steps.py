@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
 from redis_replay import InOrderSamplerConfig, WeightFifoSamplerConfig, create_sampler
@@ -47,7 +48,8 @@ async def test_a_step_that_lost_a_group_closes_with_the_rest(runs: Runs) -> None
             await commit_ready(store, 2, target_step=2)
         failed = await store.buffer.reserve(2, target_step=2)
         await store.buffer.abort(failed.group_id, reason="failed")
-        _, groups = await trainer.select(sampler, min_prompt_groups=4, max_prompt_groups=4)
+        with anyio.fail_after(10):
+            _, groups = await trainer.select(sampler, min_prompt_groups=4, max_prompt_groups=4)
         assert 3 == groups
         assert 3 == len((await trainer.commit_step(2)).trained)
         assert 0 == await store.buffer.size()
