@@ -163,11 +163,7 @@ def decode_group(
             f"{directory.payload_bytes}",
             group_id=group_id,
         )
-    view, hand_out = memoryview(payload), hand_out_as(arrays)
-    cells: dict[str, list[Any]] = {}
-    for column in columns:
-        stored = view[column.offset : column.offset + column.length]
-        cells[column.name] = _whole_column(column, stored, group_id, hand_out)
+    cells = decode_whole(columns, payload, group_id=group_id, hand_out=hand_out_as(arrays))
     if not cells:
         return [{} for _ in range(directory.row_count)]
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
@@ -175,6 +171,30 @@ def decode_group(
         for index in column.storage.absent:
             del rows[index][column.name]
     return rows
+
+
+def decode_whole(
+    columns: Sequence[Column],
+    payload: Buffer,
+    *,
+    group_id: str | None = None,
+    hand_out: HandOut = read_only,
+) -> dict[str, list[Any]]:
+    """Return the cells of columns of which the whole payload is at hand, all of them verified.
+
+    A cell is `ABSENT` where the row lacks the field.
+
+    Raises:
+        PayloadCorrupted: They are damaged.
+        ConfigurationError: A dtype or a form needs a package that is not installed.
+    """
+    view = memoryview(payload)
+    return {
+        column.name: _whole_column(
+            column, view[column.offset : column.offset + column.length], group_id, hand_out
+        )
+        for column in columns
+    }
 
 
 def decode_columns(

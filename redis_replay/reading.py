@@ -28,7 +28,7 @@ from redis_replay.directory import ByteRange, read_plan
 from redis_replay.errors import PayloadCorrupted, PayloadMissing
 from redis_replay.groups import GroupRecord
 from redis_replay.outputs import Outputs
-from redis_replay.payloads import ABSENT, chunk_offsets, decode_columns
+from redis_replay.payloads import ABSENT, chunk_offsets, decode_columns, decode_whole
 
 Row = dict[str, Value]
 _WIDEST_GAP_BYTES: Final = 64
@@ -36,6 +36,11 @@ _WIDEST_GAP_BYTES: Final = 64
 
 _GROUPS_A_TURN: Final = 16
 """Groups that are planned before other tasks have their turn."""
+
+_TURN_BYTES: Final = 1024 * 1024
+_GROUP_COSTS_BYTES: Final = 128 * 1024
+"""What is decoded before other tasks have their turn; a group costs as much time as that beside
+its bytes."""
 
 _WRITTEN_SLICE: Final = 8
 """Groups whose written-back cells are held encoded and decoded at one time."""
@@ -68,6 +73,7 @@ class GroupRead:
         rows: Rows that are read from the payload, ``None`` for all.
         buffers: Where each part of the payload is received.
         ranges: What to ask the server for.
+        payload: Where all of it is received in one piece, if it is; there are no parts then.
     """
 
     wanted: WantedRows
@@ -76,6 +82,7 @@ class GroupRead:
     rows: tuple[int, ...] | None
     buffers: dict[ByteRange, memoryview]
     ranges: list[Range]
+    payload: memoryview | None = None
 
 
 async def read_groups(
@@ -120,6 +127,7 @@ async def read_groups(
     ranges = [part for read in reads for part in read.ranges]
     lengths = iter(await gateway.read(ranges))
     found: dict[str, Row] = {}
+    decoded = 0
     for read in reads:
         received = [next(lengths) for _ in read.ranges]
         decode = partial(decoded_rows, read, fields=fields, hand_out=hand_out, outputs=outputs)
@@ -130,7 +138,10 @@ async def read_groups(
                 found.update(await anyio.to_thread.run_sync(decode))
             else:
                 found.update(decode())
-                await anyio.lowlevel.checkpoint()
+        decoded += read.wanted.record.payload_bytes + _GROUP_COSTS_BYTES
+        if decoded > _TURN_BYTES:
+            decoded = 0
+            await anyio.lowlevel.checkpoint()
     return found
 
 
@@ -201,6 +212,13 @@ def plan_read(
         committed = [name for name in dict.fromkeys(fields) if name in readable]
     is_all = len(wanted.rows) == record.directory.row_count
     rows = None if is_all and max(wanted.rows) < record.directory.row_count else wanted.rows
+    keys = record.payload_keys(keyspace, wanted.slot.payload_fence or 0)
+    chunks = list(zip(keys, chunk_offsets(record.payload_bytes, record.chunk_bytes), strict=True))
+    if committed is None and rows is None and outputs is None:
+        payload = BLOCKS.take(record.payload_bytes)
+        return GroupRead(
+            wanted, written, None, None, {}, [*_in_chunks(chunks, 0, payload)], payload
+        )
     plan = read_plan(record.directory, fields=committed, rows=rows)
     buffers: dict[ByteRange, memoryview] = {}
     if outputs is not None:
@@ -215,8 +233,6 @@ def plan_read(
         for part in run:
             start = part.offset - run[0].offset
             buffers[part] = memory[start : start + part.length]
-    keys = record.payload_keys(keyspace, wanted.slot.payload_fence or 0)
-    chunks = list(zip(keys, chunk_offsets(record.payload_bytes, record.chunk_bytes), strict=True))
     ranges = [part for start, memory in targets for part in _in_chunks(chunks, start, memory)]
     return GroupRead(wanted, written, committed, rows, buffers, ranges)
 
@@ -277,17 +293,23 @@ def decoded_rows(
 ) -> Mapping[str, Row]:
     """Return the rows by sample id, once all targets are filled. Raises as `read_groups`."""
     group_id = read.wanted.slot.group_id
-    columns = decode_columns(
-        read.wanted.record.directory,
-        read.buffers,
-        fields=read.fields,
-        rows=read.rows,
-        group_id=group_id,
-        hand_out=hand_out,
-    )
+    directory = read.wanted.record.directory
+    if read.payload is not None:
+        columns = decode_whole(
+            directory.columns, read.payload, group_id=group_id, hand_out=hand_out
+        )
+    else:
+        columns = decode_columns(
+            directory,
+            read.buffers,
+            fields=read.fields,
+            rows=read.rows,
+            group_id=group_id,
+            hand_out=hand_out,
+        )
     result: dict[str, Row] = {}
-    lacking = any(column.storage.absent for column in read.wanted.record.directory.columns)
-    rows = range(read.wanted.record.directory.row_count) if read.rows is None else read.rows
+    lacking = any(column.storage.absent for column in directory.columns)
+    rows = range(directory.row_count) if read.rows is None else read.rows
     in_rows = zip(*columns.values(), strict=True) if columns else repeat(())
     for row, found in zip(rows, in_rows, strict=False):
         cells: dict[str, Any] = dict(zip(columns, found, strict=True))
