@@ -11,6 +11,7 @@ from benchmarks.columns import measure_columns
 from benchmarks.crowds import measure_claiming_crowd, measure_writing_crowd
 from benchmarks.event_loop import measure_event_loop
 from benchmarks.exported_files import measure_files
+from benchmarks.file_memory import measure_file_memory
 from benchmarks.large_buffers import measure_large_buffers
 from benchmarks.lifecycles import measure_lifecycles
 from benchmarks.memory import measure_memory
@@ -42,6 +43,7 @@ MEASUREMENTS: Final = (
     Measurement(("P12",), measure_memory),
     Measurement(("P16",), measure_event_loop),
     Measurement(("P10",), measure_files),
+    Measurement(("P10",), measure_file_memory),
     Measurement(("P8", "P9"), measure_checkpoint_bytes),
     Measurement(("P4", "P5", "P8", "P15"), measure_large_buffers),
     Measurement(("P13", "P14"), measure_lifecycles),
