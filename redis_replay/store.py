@@ -67,7 +67,8 @@ _LOG = logging.getLogger(__name__)
 
 class ReplayStore(OfOneProcess):
     """An opened run. Use it as an async context manager, in one task; its objects may be shared
-    between tasks, not between processes: a fork's copy raises `ForkedStore`.
+    between tasks, not between processes: a fork's copy raises `ForkedStore`. Stores that one task
+    opens are closed in the reverse order, as nested ``async with`` blocks do.
 
     Attributes:
         buffer: Slots and claims under the store's implicit session.

@@ -481,7 +481,9 @@ class RedisReplayBuffer:
 
 class ReplayStore:
     """An opened run. Use it as an async context manager, in one task; its objects may be
-    shared between tasks, not between processes: a fork's copy raises `ForkedStore`."""
+    shared between tasks, not between processes: a fork's copy raises `ForkedStore`.
+    Stores that one task opens are closed in the reverse order, as nested ``with``
+    blocks do."""
 
     buffer: RedisReplayBuffer
     samples: SamplePlane
