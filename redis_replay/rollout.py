@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
-from redis_replay.buffer import RedisReplayBuffer
-from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.filtering import DynamicSampling, GroupFilter
-from redis_replay.samples import SamplePlane
-from redis_replay.session import Session
+from redis_replay.owned import OwnedSession
 from redis_replay.types import Reservation
 
 
-class RolloutSession:
+class RolloutSession(OwnedSession):
     """``async with store.rollout(owner="host-3") as rollout``; its ``buffer`` acts under the owner.
 
     Leaving the block gives reserved slots back as redispatch tickets; no attempt is counted.
@@ -21,40 +16,6 @@ class RolloutSession:
         buffer: Slots under the owner.
         samples: The data plane under the owner.
     """
-
-    buffer: RedisReplayBuffer
-    samples: SamplePlane
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.buffer = RedisReplayBuffer(session)
-        self.samples = SamplePlane(session)
-
-    @property
-    def owner(self) -> str:
-        """The owner name."""
-        return self._session.owner
-
-    @property
-    def epoch(self) -> int:
-        """Number of this attachment."""
-        return self._session.epoch
-
-    async def __aenter__(self) -> RolloutSession:
-        await self._session.attach()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._session.detach()
-
-    def mutation(self) -> DataPlaneMutationCut:
-        """Return a mutation cut whose reservations belong to this session."""
-        return DataPlaneMutationCut(self.buffer)
 
     def filter(self, settings: DynamicSampling | None = None) -> GroupFilter:
         """Return commits under dynamic sampling; `GroupFilter`.

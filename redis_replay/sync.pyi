@@ -581,7 +581,7 @@ class RolloutSession:
         """The owner name."""
     @property
     def epoch(self) -> int:
-        """Number of this attachment."""
+        """Number of this attachment, for ranks of a trainer to join with."""
     def mutation(self) -> DataPlaneMutationCut:
         """Return a mutation cut whose reservations belong to this session."""
     def filter(self, settings: DynamicSampling | None = None) -> GroupFilter:
@@ -646,15 +646,15 @@ class TrainerSession:
         """The owner name."""
     @property
     def epoch(self) -> int:
-        """Number of this attachment, for ranks to join with."""
+        """Number of this attachment, for ranks of a trainer to join with."""
+    def mutation(self) -> DataPlaneMutationCut:
+        """Return a mutation cut whose reservations belong to this session."""
     @property
     def batches(self) -> tuple[int, ...]:
         """Numbers of the claims that this session holds, for ranks to read."""
     @property
     def trainer_version(self) -> int:
         """The store's trainer version in the newest reply."""
-    def mutation(self) -> DataPlaneMutationCut:
-        """Return a mutation cut whose reservations belong to this session."""
     def select(
         self,
         sampler: PromptGroupSampler,

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import anyio
 
 from redis_replay._redis.events import Topic
 from redis_replay._redis.records import ControlRecord
 from redis_replay.bookmark import Bookmark, read_bookmark
-from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.checkpoint_info import require_name
 from redis_replay.checkpoints import Checkpoints
-from redis_replay.cut import DataPlaneMutationCut
 from redis_replay.end_of_data import Tail, read_rest
 from redis_replay.errors import DataExhausted, StepStarved
 from redis_replay.meta import KVBatchMeta
+from redis_replay.owned import OwnedSession
 from redis_replay.protocols import PromptGroupSampler
 from redis_replay.samplers.trust import require_keepable
 from redis_replay.samplers.weight_fifo import WeightFifoSampler
-from redis_replay.samples import SamplePlane
 from redis_replay.selection import validate_version
 from redis_replay.session import Session
 from redis_replay.step_target import (
@@ -58,7 +55,7 @@ class StepCommit:
     aborted: int
 
 
-class TrainerSession:
+class TrainerSession(OwnedSession):
     """``async with store.trainer(owner="job-7") as trainer``; its ``buffer`` acts under the owner.
 
     Attaching ends an older session of the same owner (with ``takeover`` every other trainer's) and
@@ -70,9 +67,6 @@ class TrainerSession:
         buffer: Slots and claims under the owner.
         samples: The data plane under the owner.
     """
-
-    buffer: RedisReplayBuffer
-    samples: SamplePlane
 
     def __init__(
         self,
@@ -88,22 +82,10 @@ class TrainerSession:
             raise ValueError(f"on_dropped must be 'shrink' or 'replace', got {on_dropped!r}")
         if not 0.0 <= min_batch_fraction <= 1.0:
             raise ValueError(f"min_batch_fraction must be 0 to 1, got {min_batch_fraction}")
-        self._session = session
+        super().__init__(session)
         self._on_dropped = on_dropped
         self._min_batch_fraction = min_batch_fraction
         self._tail: Tail = tail
-        self.buffer = RedisReplayBuffer(session)
-        self.samples = SamplePlane(session)
-
-    @property
-    def owner(self) -> str:
-        """The owner name."""
-        return self._session.owner
-
-    @property
-    def epoch(self) -> int:
-        """Number of this attachment, for ranks to join with."""
-        return self._session.epoch
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -115,22 +97,10 @@ class TrainerSession:
         """The store's trainer version in the newest reply."""
         return self.buffer.admission.trainer_version
 
-    async def __aenter__(self) -> TrainerSession:
-        await self._session.attach()
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
         await self.buffer.admission.refresh()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._session.detach()
-
-    def mutation(self) -> DataPlaneMutationCut:
-        """Return a mutation cut whose reservations belong to this session."""
-        return DataPlaneMutationCut(self.buffer)
 
     async def select(
         self,

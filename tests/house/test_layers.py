@@ -51,6 +51,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "holdings",
                 "reading",
                 "reservations",
+                "owned",
                 "rollout",
                 "run",
                 "samples",
