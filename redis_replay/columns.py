@@ -37,14 +37,13 @@ ABSENT: Final = _Absent.ABSENT
 """Stands in a list of cells for a row that lacks the field."""
 
 
-def verify_column(column: Column, buffer: Buffer, *, start: int, group_id: str | None) -> None:
-    """Check the bytes of a whole column, which begin at ``start`` in the buffer.
+def verify_column(column: Column, checksum: int, stored: Buffer, *, group_id: str | None) -> None:
+    """Compare the bytes of a whole column with their checksum.
 
     Raises:
         PayloadCorrupted: They fail their checksum.
     """
-    stored = memoryview(buffer)[start : start + column.length]
-    if xxhash.xxh3_64_intdigest(stored) != column.checksum:
+    if xxhash.xxh3_64_intdigest(stored) != checksum:
         raise PayloadCorrupted(
             f"group {group_id!r}, field {column.name!r}: the stored bytes fail their checksum",
             group_id=group_id,

@@ -64,11 +64,13 @@ class Directory:
         row_count: Rows of the group.
         payload_bytes: Length of the whole payload.
         columns: In the order of the fields, which is the order of the bytes.
+        checksums: xxh3_64 of the bytes of each column.
     """
 
     row_count: int
     payload_bytes: int
     columns: tuple[Column, ...]
+    checksums: tuple[int, ...]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -83,18 +85,25 @@ class Directory:
         """
         if fields is None:
             return self.columns
-        by_name = {column.name: column for column in self.columns}
+        return tuple([column for column, _ in self.with_checksums(fields)])
+
+    def with_checksums(self, fields: Sequence[str] | None) -> Sequence[tuple[Column, int]]:
+        """Return the columns of `select`, each with the checksum of its bytes. Raises as it."""
+        both = tuple(zip(self.columns, self.checksums, strict=True))
+        if fields is None:
+            return both
+        by_name = {column.name: (column, checksum) for column, checksum in both}
         unknown = [name for name in fields if name not in by_name]
         if unknown:
             raise ValueError(
                 f"no field {', '.join(map(repr, unknown))}; there are "
                 f"{', '.join(map(repr, by_name))}"
             )
-        return tuple(by_name[name] for name in dict.fromkeys(fields))
+        return [by_name[name] for name in dict.fromkeys(fields)]
 
     def to_bytes(self) -> bytes:
         """Return the packed directory."""
-        entries = [entry_of(column) for column in self.columns]
+        entries = list(map(entry_of, self.columns, self.checksums))
         is_first = all(column.is_plain for column in self.columns)
         written = _FIRST_FORMAT if is_first else DIRECTORY_FORMAT
         return msgpack.packb([written, self.row_count, self.payload_bytes, entries])
@@ -208,19 +217,21 @@ def _runs(directory: Directory, *, rows: Sequence[int]) -> Iterator[tuple[int, i
 
 def _read_directory(
     directory_format: int, row_count: Any, payload_bytes: Any, entries: Any
-) -> tuple[int, int, tuple[Column, ...]]:
+) -> tuple[int, int, tuple[Column, ...], tuple[int, ...]]:
     if type(row_count) is not int or not 1 <= row_count <= MAX_ROWS:
         raise ValueError(f"{row_count!r} rows")
     columns: list[Column] = []
+    checksums: list[int] = []
     position = 0
     for entry in entries:
-        column = read_entry(entry, row_count=row_count, directory_format=directory_format)
+        column, checksum = read_entry(entry, row_count=row_count, directory_format=directory_format)
         if column.offset != aligned(position):
             raise ValueError(f"column {column.name!r} starts at {column.offset}")
         position = column.offset + column.length
         columns.append(column)
+        checksums.append(checksum)
     if type(payload_bytes) is not int or payload_bytes != position:
         raise ValueError(f"the columns end at {position}, the payload at {payload_bytes!r}")
     if not columns or len({column.name for column in columns}) != len(columns):
         raise ValueError("no fields, or one of them twice")
-    return row_count, payload_bytes, tuple(columns)
+    return row_count, payload_bytes, tuple(columns), tuple(checksums)

@@ -47,12 +47,12 @@ class ColumnDraft:
     """A column that has no place in the payload yet.
 
     Attributes:
-        place: Returns the column, once its offset and checksum are known.
+        place: Returns the column, once its offset is known.
         length: Bytes of the column.
         pieces: Its bytes, one contiguous buffer after the other.
     """
 
-    place: Callable[[int, int], Column]
+    place: Callable[[int], Column]
     length: int
     pieces: list[Any]
 
@@ -196,8 +196,8 @@ def _drafted(
         )
     length = bounds[-1]
 
-    def place(offset: int, checksum: int) -> Column:
-        return Column(source.name, kind, dtype, offset, length, checksum, shapes, bounds, storage)
+    def place(offset: int) -> Column:
+        return Column(source.name, kind, dtype, offset, length, shapes, bounds, storage)
 
     return ColumnDraft(place, length, pieces)
 

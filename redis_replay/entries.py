@@ -51,9 +51,9 @@ T = TypeVar("T")
 _EXTRAS: Final = frozenset({"present", "narrowed", "zstd", "blobs", "uses"})
 
 
-def entry_of(column: Column) -> list[Any]:
+def entry_of(column: Column, checksum: int) -> list[Any]:
     """Return the entry of a column, of format 1 where that can say all there is to say."""
-    place = [column.offset, column.length, column.checksum]
+    place = [column.offset, column.length, checksum]
     entry = [column.name, column.kind, column.dtype, *place, _sizes(column)]
     return entry if column.is_plain else [*entry, _extras(column)]
 
@@ -96,8 +96,8 @@ def _extras(column: Column) -> dict[str, Any]:
     return extras
 
 
-def read_entry(entry: Any, *, row_count: int, directory_format: int) -> Column:
-    """Return the column of an entry.
+def read_entry(entry: Any, *, row_count: int, directory_format: int) -> tuple[Column, int]:
+    """Return the column of an entry and its checksum.
 
     Raises:
         ValueError, TypeError, OverflowError: The entry is malformed or contradicts itself.
@@ -111,10 +111,10 @@ def read_entry(entry: Any, *, row_count: int, directory_format: int) -> Column:
         if directory_format == 1 or len(more) > 1 or not isinstance(more[0], dict):
             raise ValueError(f"column {name!r} says more than its format allows")
         extras: dict[str, Any] = more[0]
-        column = Column(name, kind, dtype, offset, length, checksum, (), ())
-        return _read_special(column, sizes, extras, row_count=row_count)
+        column = Column(name, kind, dtype, offset, length, (), ())
+        return _read_special(column, sizes, extras, row_count=row_count), checksum
     shapes, bounds = _read_sizes(sizes, kind, row_count, length, "")
-    return Column(name, kind, dtype, offset, length, checksum, shapes, bounds)
+    return Column(name, kind, dtype, offset, length, shapes, bounds), checksum
 
 
 def _read_special(column: Column, sizes: Any, extras: dict[str, Any], *, row_count: int) -> Column:

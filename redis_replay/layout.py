@@ -78,7 +78,6 @@ class Column:
         dtype: Name of the dtype that its arrays have, empty for cells.
         offset: First byte in the payload.
         length: Bytes of the column.
-        checksum: xxh3_64 of them.
         shapes: One shape per row, or a single one that all rows have; empty for cells.
         bounds: Row ``i`` is bytes ``bounds[i]`` to ``bounds[i + 1]`` of the column.
         storage: What is special about it.
@@ -89,7 +88,6 @@ class Column:
     dtype: str
     offset: int
     length: int
-    checksum: int
     shapes: tuple[tuple[int, ...], ...]
     bounds: Sequence[int]
     storage: Storage = AS_IS

@@ -86,7 +86,8 @@ class Draft:
         self.slot, self.blob, self.record = slot, blob, record
         self.pack, self.offset = "", 0
         self._hash = xxhash.xxh3_64(blob)
-        self._columns = deque(record.directory.columns)
+        directory = record.directory
+        self._columns = deque(zip(directory.columns, directory.checksums, strict=True))
         self._column_hash = xxhash.xxh3_64()
         self._at = 0
 
@@ -99,18 +100,18 @@ class Draft:
         self._hash.update(payload)
         end = self._at + len(payload)
         while self._columns:
-            column = self._columns[0]
+            column, checksum = self._columns[0]
             stop = column.offset + column.length
             self._column_hash.update(
                 payload[max(column.offset - self._at, 0) : max(stop - self._at, 0)]
             )
             if stop > end:
                 break
-            self._close(column)
+            self._close(column, checksum)
         self._at = end
 
-    def _close(self, column: Column) -> None:
-        if self._column_hash.intdigest() != column.checksum:
+    def _close(self, column: Column, checksum: int) -> None:
+        if self._column_hash.intdigest() != checksum:
             raise PayloadCorrupted(
                 f"group {self.slot.group_id!r}, field {column.name!r}: the stored bytes fail their "
                 "checksum",

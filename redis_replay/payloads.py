@@ -115,7 +115,7 @@ def encode_group(
             )
         )
     payload = _laid_out(drafts)
-    directory = Directory(len(rows), len(payload), _finished(drafts, payload)).to_bytes()
+    directory = Directory(len(rows), len(payload), *_finished(drafts, payload)).to_bytes()
     return EncodedGroup(
         payload=payload,
         directory=directory,
@@ -155,45 +155,57 @@ def decode_group(
         ConfigurationError: A dtype needs a package that is not installed.
     """
     directory = Directory.from_bytes(directory_bytes, group_id=group_id, checksum=checksum)
-    columns = directory.select(select_fields)
-    received_bytes = memoryview(payload).nbytes
-    if received_bytes != directory.payload_bytes:
-        raise PayloadCorrupted(
-            f"group {group_id!r}: {received_bytes} payload bytes instead of "
-            f"{directory.payload_bytes}",
-            group_id=group_id,
-        )
-    cells = decode_whole(columns, payload, group_id=group_id, hand_out=hand_out_as(arrays))
+    cells = decode_whole(
+        directory, payload, fields=select_fields, group_id=group_id, hand_out=hand_out_as(arrays)
+    )
     if not cells:
         return [{} for _ in range(directory.row_count)]
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
-    for column in columns:
+    for column in directory.select(select_fields):
         for index in column.storage.absent:
             del rows[index][column.name]
     return rows
 
 
 def decode_whole(
-    columns: Sequence[Column],
+    directory: Directory,
     payload: Buffer,
     *,
+    fields: Sequence[str] | None = None,
     group_id: str | None = None,
     hand_out: HandOut = read_only,
 ) -> dict[str, list[Any]]:
-    """Return the cells of columns of which the whole payload is at hand, all of them verified.
+    """Return the cells of a group of which the whole payload is at hand, all of them verified.
 
     A cell is `ABSENT` where the row lacks the field.
 
+    Args:
+        directory: Of the group.
+        payload: All of it, as received.
+        fields: Fields wanted, in their order; the others are neither verified nor decoded.
+        group_id: Named in errors.
+        hand_out: What becomes of each array (`forms`).
+
     Raises:
-        PayloadCorrupted: They are damaged.
+        PayloadCorrupted: It has another length, or a column is damaged.
+        ValueError: No such field.
         ConfigurationError: A dtype or a form needs a package that is not installed.
     """
-    view = memoryview(payload)
+    columns, view = directory.with_checksums(fields), memoryview(payload)
+    if view.nbytes != directory.payload_bytes:
+        raise PayloadCorrupted(
+            f"group {group_id!r}: {view.nbytes} payload bytes instead of {directory.payload_bytes}",
+            group_id=group_id,
+        )
     return {
         column.name: _whole_column(
-            column, view[column.offset : column.offset + column.length], group_id, hand_out
+            column,
+            checksum,
+            view[column.offset : column.offset + column.length],
+            group_id,
+            hand_out,
         )
-        for column in columns
+        for column, checksum in columns
     }
 
 
@@ -229,11 +241,11 @@ def decode_columns(
         plan[part.field].append(part)
         _check_received(part, buffers, group_id)
     result: dict[str, list[Any]] = {}
-    for column in directory.select(fields):
+    for column, checksum in directory.with_checksums(fields):
         parts = plan[column.name]
         if rows is None and len(parts) == 1 and parts[0].whole_column:
             received = buffers[parts[0]]
-            result[column.name] = _whole_column(column, received, group_id, hand_out)
+            result[column.name] = _whole_column(column, checksum, received, group_id, hand_out)
             continue
         blobs: dict[int, Buffer] = {p.blob: buffers[p] for p in parts if p.blob is not None}
         found: dict[int, Any] = {}
@@ -242,7 +254,8 @@ def decode_columns(
                 continue
             span, received = range(part.start_row, part.stop_row), buffers[part]
             if part.whole_column:
-                found = dict(enumerate(_whole_column(column, received, group_id, hand_out)))
+                cells = _whole_column(column, checksum, received, group_id, hand_out)
+                found = dict(enumerate(cells))
                 break
             cells = decode_rows(
                 column,
@@ -285,10 +298,10 @@ def _check_received(
 
 
 def _whole_column(
-    column: Column, stored: Buffer, group_id: str | None, hand_out: HandOut
+    column: Column, checksum: int, stored: Buffer, group_id: str | None, hand_out: HandOut
 ) -> list[Any]:
     """Verify all bytes of a column and return the cells of all rows."""
-    verify_column(column, stored, start=0, group_id=group_id)
+    verify_column(column, checksum, stored, group_id=group_id)
     shared = column.storage.blobs
     blobs: dict[int, Buffer] | None = None
     if shared:
@@ -353,14 +366,17 @@ def _laid_out(drafts: Sequence[ColumnDraft]) -> bytes | memoryview:
     return joined(pieces, size=position)
 
 
-def _finished(drafts: Sequence[ColumnDraft], payload: bytes | memoryview) -> tuple[Column, ...]:
-    """Give every column its offset and the checksum of the bytes that were really laid out."""
+def _finished(
+    drafts: Sequence[ColumnDraft], payload: bytes | memoryview
+) -> tuple[tuple[Column, ...], tuple[int, ...]]:
+    """Return every column in its place, and checksums of the bytes that were really laid out."""
     columns: list[Column] = []
+    checksums: list[int] = []
     position = 0
     view = memoryview(payload)
     for draft in drafts:
         start = aligned(position)
         position = start + draft.length
-        checksum = xxhash.xxh3_64_intdigest(view[start:position])
-        columns.append(draft.place(start, checksum))
-    return tuple(columns)
+        checksums.append(xxhash.xxh3_64_intdigest(view[start:position]))
+        columns.append(draft.place(start))
+    return tuple(columns), tuple(checksums)

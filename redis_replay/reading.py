@@ -295,9 +295,7 @@ def decoded_rows(
     group_id = read.wanted.slot.group_id
     directory = read.wanted.record.directory
     if read.payload is not None:
-        columns = decode_whole(
-            directory.columns, read.payload, group_id=group_id, hand_out=hand_out
-        )
+        columns = decode_whole(directory, read.payload, group_id=group_id, hand_out=hand_out)
     else:
         columns = decode_columns(
             directory,
