@@ -153,8 +153,7 @@ def rewards_carry_no_signal(rewards: Iterable[object]) -> bool:
         TypeError: An element is not one number.
         ValueError: A reward is NaN or infinite; the message names its position.
     """
-    values = rewards_as_floats(rewards)
-    return all(value == values[0] for value in values)
+    return len(set(rewards_as_floats(rewards))) <= 1
 
 
 def record_group_rewards(

@@ -12,8 +12,8 @@ squeezed by accident), NaN, infinities, and integers that no float64 holds exact
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Set
-from typing import Final, Protocol, cast
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any, Final, Protocol, cast
 
 
 class ScalarArray(Protocol):
@@ -77,10 +77,20 @@ def rewards_as_floats(rewards: Iterable[object], *, where: str = "reward") -> li
     if isinstance(rewards, (Mapping, Set, str, bytes, bytearray)):
         given = _described(cast(object, rewards))
         raise TypeError(f"{where}s must be a sequence of numbers, got {given}")
+    values: list[Any] = list(rewards)
+    if are_finite_floats(values):
+        return values
     return [
-        reward_as_float(value, where=f"{where} {position}")
-        for position, value in enumerate(rewards)
+        reward_as_float(value, where=f"{where} {position}") for position, value in enumerate(values)
     ]
+
+
+def are_finite_floats(values: Sequence[Any]) -> bool:
+    """Return whether `reward_as_float` returns every one of some values as it is, at once.
+
+    That is, whether all are finite and of type ``float`` itself.
+    """
+    return set(map(type, values)) == {float} and all(map(math.isfinite, values))
 
 
 def sum_of_rewards(rewards: Iterable[float]) -> float:
