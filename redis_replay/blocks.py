@@ -18,6 +18,8 @@ import numpy as np
 from redis_replay.arrays import Array
 
 MOST_IDLE_BYTES: Final = 128 * 1024 * 1024
+_BYTE: Final = np.dtype(np.uint8)
+
 _SMALLEST_BYTES: Final = 32 * 1024
 """Smaller memory is left to the allocator, which is good at it."""
 
@@ -85,12 +87,8 @@ def joined(pieces: Sequence[Any], *, size: int) -> bytes | memoryview:
     if size < _WORTH_A_BLOCK_BYTES:
         return b"".join(pieces)
     block = BLOCKS.take(size)
-    target = np.frombuffer(block, np.uint8)
-    at = 0
-    for piece in pieces:
-        source = np.frombuffer(piece, np.uint8)
-        target[at : at + len(source)] = source
-        at += len(source)
+    sources = [np.frombuffer(piece, _BYTE) for piece in pieces]
+    np.concatenate(sources, out=np.frombuffer(block, _BYTE))
     return block.toreadonly()
 
 
