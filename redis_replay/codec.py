@@ -27,7 +27,7 @@ decimals and fractions are a ``TypeError``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence, Set
 from enum import Enum
 from typing import Any, Final, cast
 
@@ -110,9 +110,9 @@ def lower_value(value: Value, path: str, shared: SharedValues | None = None) -> 
     return _lowered(value, path, 0, shared)
 
 
-def are_plain(values: Iterable[Value]) -> bool:
-    """Return whether all values may be packed as they are."""
-    return _PLAIN.issuperset(map(type, values))
+def are_plain(types: Set[type]) -> bool:
+    """Return whether values of these types may be packed as they are."""
+    return types <= _PLAIN
 
 
 def value_packer() -> Callable[[Any], bytes]:

@@ -8,10 +8,12 @@ Rows that lack the field take no bytes. `columns` reads what is drafted here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from redis_replay.arrays import (
     ARRAY_ALIGNMENT_BYTES,
@@ -21,7 +23,7 @@ from redis_replay.arrays import (
     kind_of,
     without_padding,
 )
-from redis_replay.codec import Value, are_plain, lower_value, value_packer
+from redis_replay.codec import are_plain, lower_value, value_packer
 from redis_replay.compression import MAX_EXPANDED_BYTES, squeezer
 from redis_replay.dtypes import dtype_name
 from redis_replay.fields import AS_GIVEN, FieldOptions
@@ -39,61 +41,49 @@ from redis_replay.layout import (
     spread_bounds,
 )
 from redis_replay.narrowing import narrow, narrowed_name
+from redis_replay.rows import FieldCells
 from redis_replay.sharing import Shared, SharedValues, mostly_shared
+
+_SMALL_COLUMN_BYTES: Final = 16 * 1024
+"""Up to here the cells of a column are joined first: each piece of a payload costs something."""
 
 
 @dataclass(slots=True)
 class ColumnDraft:
-    """A column that has no place in the payload yet.
+    """A column that has no place in the payload yet; attributes as of `layout.Column`.
 
     Attributes:
-        place: Returns the column, once its offset is known.
-        length: Bytes of the column.
         pieces: Its bytes, one contiguous buffer after the other.
     """
 
-    place: Callable[[int], Column]
-    length: int
-    pieces: list[Any]
-
-
-@dataclass(slots=True)
-class _Source:
-    """The cells of a field, and what to call them in errors.
-
-    Attributes:
-        present: Numbers of the rows that the cells belong to.
-        row_count: Rows of the group.
-    """
-
-    group_id: str
     name: str
-    cells: Sequence[Value]
-    present: Sequence[int]
-    row_count: int
-    options: FieldOptions
+    kind: str
+    dtype: str
+    length: int
+    shapes: tuple[tuple[int, ...], ...]
+    bounds: Sequence[int]
+    storage: Storage
+    pieces: Sequence[Any]
 
-    def path(self, at: int) -> str:
-        return f"group {self.group_id!r}, row {self.present[at]}: {self.name}"
+    def placed(self, offset: int) -> Column:
+        """Return the column, once its place is known."""
+        return Column(
+            self.name,
+            self.kind,
+            self.dtype,
+            offset,
+            self.length,
+            self.shapes,
+            self.bounds,
+            self.storage,
+        )
 
 
-def draft_column(
-    group_id: str,
-    *,
-    name: str,
-    cells: Sequence[Value],
-    present: Sequence[int] | None = None,
-    row_count: int | None = None,
-    options: FieldOptions = AS_GIVEN,
-) -> ColumnDraft:
+def draft_column(source: FieldCells, *, options: FieldOptions = AS_GIVEN) -> ColumnDraft:
     """Lay out one field of all rows; the pieces of arrays still refer to the caller's memory.
 
     Args:
-        group_id: Named in errors.
-        name: Of the field.
-        cells: One per row that has the field.
-        present: The numbers of those rows, upwards; all rows by default.
-        row_count: Rows of the group; as many as there are cells by default.
+        source: The cells.
         options: How the field is stored.
 
     Raises:
@@ -101,21 +91,20 @@ def draft_column(
         ValueError: A value does not fit what its field is to be narrowed to, or the column is too
             large to be compressed.
     """
-    rows = len(cells) if row_count is None else row_count
-    numbers = range(rows) if present is None else present
-    source = _Source(group_id, name, cells, numbers, rows, options)
-    return _array_draft(source) or _cell_draft(source)
+    draft = None if are_plain(source.types) else _array_draft(source, options)
+    return draft or _cell_draft(source, options)
 
 
-def _array_draft(source: _Source) -> ColumnDraft | None:
+def _array_draft(source: FieldCells, options: FieldOptions) -> ColumnDraft | None:
     """Lay out a field of arrays, ``None`` if its cells are not of one array kind and dtype."""
-    cells, narrow_to = source.cells, source.options.narrow_to
-    kind = kind_of(cells[0])
-    if kind is None or any(kind_of(cell) is not kind for cell in cells):
+    cells, narrow_to = source.cells, options.narrow_to
+    kind = _kind_of_all(source)
+    if kind is None:
         return None
     arrays = _arrays(source, kind)
-    dtype = arrays[0].dtype
-    if any(array.dtype != dtype for array in arrays):
+    dtypes = [array.dtype for array in arrays]
+    dtype = dtypes[0]
+    if dtypes.count(dtype) < len(dtypes):
         return None
     stored_name = dtype_name(dtype, path=source.path(0))
     if dtype.names is not None:
@@ -129,22 +118,30 @@ def _array_draft(source: _Source) -> ColumnDraft | None:
     if narrowed:
         pieces = [_narrowed(source, at, array, narrowed) for at, array in enumerate(arrays)]
     else:
-        pieces = [array if array.flags.c_contiguous else array.copy("C") for array in arrays]
+        pieces = list(map(np.ascontiguousarray, arrays))
     if len(shapes) == 1:
         bounds = even_bounds(len(pieces), pieces[0].nbytes)
     else:
         bounds = tuple(accumulate([piece.nbytes for piece in pieces], initial=0))
-    return _drafted(source, kind.name, stored_name, shapes, pieces, bounds, narrowed=narrowed or "")
+    length = bounds[-1]
+    draft = ColumnDraft(source.name, kind.name, stored_name, length, shapes, bounds, AS_IS, pieces)
+    return _specially_stored(draft, source, options, narrowed=narrowed or "")
 
 
-def _arrays(source: _Source, kind: ArrayKind) -> list[Array]:
+def _kind_of_all(source: FieldCells) -> ArrayKind | None:
+    kind = kind_of(source.cells[0])
+    is_shared = len(source.types) == 1 or all(kind_of(cell) is kind for cell in source.cells)
+    return kind if is_shared else None
+
+
+def _arrays(source: FieldCells, kind: ArrayKind) -> list[Array]:
     try:
-        return [kind.to_array(cell) for cell in source.cells]
+        return list(map(kind.to_array, source.cells))
     except TypeError:  # once more, for the row
         return [as_array(kind, cell, path=source.path(at)) for at, cell in enumerate(source.cells)]
 
 
-def _narrowed(source: _Source, at: int, array: Array, name: str) -> Array:
+def _narrowed(source: FieldCells, at: int, array: Array, name: str) -> Array:
     try:
         return narrow(array, name=name)
     except ValueError as error:
@@ -154,11 +151,25 @@ def _narrowed(source: _Source, at: int, array: Array, name: str) -> Array:
         ) from None
 
 
-def _cell_draft(source: _Source) -> ColumnDraft:
-    pack = value_packer()
-    if are_plain(source.cells):
-        pieces = [pack(cell) for cell in source.cells]
-        return _drafted(source, CELLS, "", (), pieces, _bounds_of(pieces))
+def _cell_draft(source: FieldCells, options: FieldOptions) -> ColumnDraft:
+    packables: Sequence[Any] = source.cells
+    shared: Sequence[Shared] = ()
+    uses: tuple[tuple[int, ...], ...] = ()
+    if not are_plain(source.types):
+        values, packables = _lowered(source)
+        shared = values.choose()
+        uses = values.uses() if shared else ()
+    pieces = list(map(value_packer(), packables))
+    bounds = _bounds_of(pieces)
+    draft = ColumnDraft(source.name, CELLS, "", bounds[-1], (), bounds, AS_IS, pieces)
+    draft = _specially_stored(draft, source, options, shared=shared, uses=uses)
+    if draft.length <= _SMALL_COLUMN_BYTES:
+        draft.pieces = [b"".join(draft.pieces)]
+    return draft
+
+
+def _lowered(source: FieldCells) -> tuple[SharedValues, list[Any]]:
+    """Return the cells as they are packed, and the large values in them."""
     shared, lowered = SharedValues(), list[Any]()
     for at, cell in enumerate(source.cells):
         shared.begin_cell()
@@ -167,63 +178,35 @@ def _cell_draft(source: _Source) -> ColumnDraft:
         except TypeError as error:
             row = source.present[at]
             raise TypeError(f"group {source.group_id!r}, row {row}: {error}") from None
-    chosen = shared.choose()
-    pieces = [pack(packable) for packable in lowered]
-    uses = shared.uses() if chosen else ()
-    return _drafted(source, CELLS, "", (), pieces, _bounds_of(pieces), shared=chosen, uses=uses)
+    return shared, lowered
 
 
 def _bounds_of(pieces: Sequence[bytes]) -> Sequence[int]:
-    return tuple(accumulate(map(len, pieces), initial=0))
+    lengths = list(map(len, pieces))
+    if lengths.count(lengths[0]) == len(lengths):
+        return even_bounds(len(lengths), lengths[0])
+    return tuple(accumulate(lengths, initial=0))
 
 
-def _drafted(
-    source: _Source,
-    kind: str,
-    dtype: str,
-    shapes: tuple[tuple[int, ...], ...],
-    pieces: list[Any],
-    bounds: Sequence[int],
+def _specially_stored(
+    draft: ColumnDraft,
+    source: FieldCells,
+    options: FieldOptions,
     *,
     narrowed: str = "",
     shared: Sequence[Shared] = (),
     uses: tuple[tuple[int, ...], ...] = (),
 ) -> ColumnDraft:
-    storage, compression = AS_IS, source.options.compression
-    if narrowed or shared or compression or len(source.present) < source.row_count:
-        storage, shapes, bounds, pieces = _special(
-            source, shapes, pieces, bounds, narrowed=narrowed, shared=shared, uses=uses
-        )
-    length = bounds[-1]
-
-    def place(offset: int) -> Column:
-        return Column(source.name, kind, dtype, offset, length, shapes, bounds, storage)
-
-    return ColumnDraft(place, length, pieces)
-
-
-def _special(
-    source: _Source,
-    shapes: tuple[tuple[int, ...], ...],
-    pieces: list[Any],
-    bounds: Sequence[int],
-    *,
-    narrowed: str,
-    shared: Sequence[Shared],
-    uses: tuple[tuple[int, ...], ...],
-) -> tuple[Storage, tuple[tuple[int, ...], ...], Sequence[int], list[Any]]:
-    """Put shared values before the rows, compress both where asked, and count rows through.
-
-    Returns:
-        How the column is stored, and its shapes, bounds and pieces then.
-    """
-    present, row_count = source.present, source.row_count
-    values = [value.content for value in shared]
+    """Put shared values before the rows, compress both where asked, and count rows through."""
+    if source.is_complete and not (narrowed or shared or options.compression):
+        return draft
+    present, row_count, bounds = source.present, source.row_count, draft.bounds
+    values, pieces = [value.content for value in shared], draft.pieces
     sizes = [_size_of(value) for value in values]
     expanded = None
-    if source.options.compression is not None:
+    if options.compression is not None:
         _require_compressible(source, bounds[-1] + sum(sizes))
-        squeeze = squeezer(source.options.level)
+        squeeze = squeezer(options.level)
         expanded = spread_bounds(bounds, present=present, row_count=row_count)
         values, pieces = [squeeze(value) for value in values], [squeeze(p) for p in pieces]
         bounds = _bounds_of(pieces)
@@ -234,19 +217,21 @@ def _special(
         blobs.append(Blob(name, value.dtype, value.shape, first, length, size))
         before += [content, bytes(-length % ARRAY_ALIGNMENT_BYTES)]
         first = aligned(first + length)
-    storage = Storage(
+    draft.storage = Storage(
         absent=absent_rows(present, row_count),
         narrowed=narrowed,
         expanded=expanded,
         blobs=tuple(blobs),
         uses=spread(uses, present=present, row_count=row_count, absent=()),
     )
-    shapes = spread(shapes, present=present, row_count=row_count, absent=())
-    bounds = spread_bounds(bounds, present=present, row_count=row_count, first=first)
-    return storage, shapes, bounds, before + pieces
+    draft.shapes = spread(draft.shapes, present=present, row_count=row_count, absent=())
+    draft.bounds = spread_bounds(bounds, present=present, row_count=row_count, first=first)
+    draft.length = draft.bounds[-1]
+    draft.pieces = [*before, *pieces]
+    return draft
 
 
-def _require_compressible(source: _Source, column_bytes: int) -> None:
+def _require_compressible(source: FieldCells, column_bytes: int) -> None:
     if column_bytes > MAX_EXPANDED_BYTES:
         raise ValueError(
             f"group {source.group_id!r}: field {source.name!r} has {column_bytes} bytes, and a "

@@ -62,6 +62,8 @@ def _sizes(column: Column) -> Any:
     storage = column.storage
     if column.kind == CELLS:
         bounds = column.bounds if storage.expanded is None else storage.expanded
+        if isinstance(bounds, range):  # all rows are there and take the same
+            return bounds.step
         return _once_if_equal(_dense(column, [b - a for a, b in pairwise(bounds)]))
     return column.shapes[0] if len(column.shapes) == 1 else _dense(column, column.shapes)
 

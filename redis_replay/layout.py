@@ -68,9 +68,9 @@ AS_IS: Final = Storage()
 """Nothing is; compared by identity."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Column:
-    """One field of all rows.
+    """One field of all rows. Nobody changes one; frozen, it would cost twice as much to make.
 
     Attributes:
         name: The field.

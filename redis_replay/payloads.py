@@ -28,7 +28,7 @@ from redis_replay.errors import PayloadCorrupted
 from redis_replay.fields import AS_GIVEN, FieldOptions
 from redis_replay.forms import ArrayForm, hand_out_as
 from redis_replay.layout import Column, aligned
-from redis_replay.rows import field_names, row_lengths, row_rewards
+from redis_replay.rows import cells_by_field, row_lengths, row_rewards
 
 __all__ = [
     "ABSENT",
@@ -53,9 +53,9 @@ _STRING_OVERHEAD_BYTES: Final = 10
 """What the server adds to a large string before it allocates."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EncodedGroup:
-    """A group ready to be written.
+    """A group ready to be written. Nobody changes one.
 
     Attributes:
         payload: All columns, as one string.
@@ -98,31 +98,22 @@ def encode_group(
         TypeError: A row is no mapping, a field name no text, a cell cannot be stored, a reward is
             not one number. The message names group, row and field path.
     """
-    names = field_names(group_id, rows=rows)
-    rewards = row_rewards(group_id, rows=rows)
-    is_uniform = all(len(row) == len(names) for row in rows)
-    drafts: list[ColumnDraft] = []
-    for name in names:
-        present = None if is_uniform else [at for at, row in enumerate(rows) if name in row]
-        drafts.append(
-            draft_column(
-                group_id,
-                name=name,
-                cells=[row[name] for row in rows if is_uniform or name in row],
-                present=present,
-                row_count=len(rows),
-                options=fields.get(name, AS_GIVEN) if fields else AS_GIVEN,
-            )
-        )
-    payload = _laid_out(drafts)
-    directory = Directory(len(rows), len(payload), *_finished(drafts, payload)).to_bytes()
+    cells = cells_by_field(group_id, rows=rows)
+    rewards = row_rewards(cells)
+    options = fields or {}
+    drafts = [
+        draft_column(source, options=options.get(name, AS_GIVEN)) for name, source in cells.items()
+    ]
+    columns, payload = _laid_out(drafts)
+    checksums = _checksums(columns, payload)
+    directory = Directory(len(rows), len(payload), columns, checksums).to_bytes()
     return EncodedGroup(
         payload=payload,
         directory=directory,
         payload_bytes=len(payload),
         checksum=directory_checksum(directory),
-        fields=names,
-        lengths=row_lengths(group_id, rows=rows),
+        fields=tuple(cells),
+        lengths=row_lengths(group_id, rows=rows, cells=cells),
         rewards=rewards,
     )
 
@@ -355,28 +346,23 @@ def _allocated_bytes(length: int) -> int:
     return -(-needed // step) * step
 
 
-def _laid_out(drafts: Sequence[ColumnDraft]) -> bytes | memoryview:
-    pieces: list[Any] = []
-    position = 0
-    for draft in drafts:
-        start = aligned(position)
-        pieces.append(bytes(start - position))
-        pieces.extend(draft.pieces)
-        position = start + draft.length
-    return joined(pieces, size=position)
-
-
-def _finished(
-    drafts: Sequence[ColumnDraft], payload: bytes | memoryview
-) -> tuple[tuple[Column, ...], tuple[int, ...]]:
-    """Return every column in its place, and checksums of the bytes that were really laid out."""
+def _laid_out(drafts: Sequence[ColumnDraft]) -> tuple[tuple[Column, ...], bytes | memoryview]:
+    """Return the columns, each in its place, and the bytes of all of them."""
     columns: list[Column] = []
-    checksums: list[int] = []
-    position = 0
-    view = memoryview(payload)
+    pieces: list[Any] = []
+    end = 0
     for draft in drafts:
-        start = aligned(position)
-        position = start + draft.length
-        checksums.append(xxhash.xxh3_64_intdigest(view[start:position]))
-        columns.append(draft.place(start))
-    return tuple(columns), tuple(checksums)
+        offset = aligned(end)
+        if offset > end:
+            pieces.append(bytes(offset - end))
+        pieces += draft.pieces
+        columns.append(draft.placed(offset))
+        end = offset + draft.length
+    return tuple(columns), joined(pieces, size=end)
+
+
+def _checksums(columns: Sequence[Column], payload: bytes | memoryview) -> tuple[int, ...]:
+    """Return the checksum of the bytes of each column that were really laid out."""
+    view = memoryview(payload)
+    stored = [view[column.offset : column.offset + column.length] for column in columns]
+    return tuple(map(xxhash.xxh3_64_intdigest, stored))

@@ -70,6 +70,10 @@ def standard_rows(count: int = 16, length: int = 64) -> list[dict[str, Any]]:
 
 ODD_COLUMNS: dict[str, list[Any]] = {
     "python scalars": [7, 7.0, True, None],
+    "floats": [0.5, -0.0, math.nan, math.inf],
+    "integers of one width": [1, 2, 3, 4],
+    "integers of several widths": [1, -200, 2**40, 2**70],
+    "long text": ["a" * 9000, "", "b" * 9000, "c"],
     "numpy scalars": [np.float32(0.5), np.float32(-0.0), np.float32(math.nan), np.float32(1)],
     "numpy scalars of several types": [np.float32(0.5), np.float64(0.5), np.int64(2), np.bool_(1)],
     "zero-dimensional arrays": [np.array(row, "f8") for row in range(4)],

@@ -154,6 +154,18 @@ def test_rewards_come_from_any_ordered_iterable(rewards: Any) -> None:
     assert [1.0, 0.0] == rewards_as_floats(rewards)
 
 
+def test_floats_of_a_class_of_their_own_become_plain() -> None:
+    class Score(float):
+        pass
+
+    assert [float, float] == [type(r) for r in rewards_as_floats([Score(0.5), 1.0])]
+
+
+def test_a_reward_among_floats_that_is_not_finite_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^reward 2 is nan, but it must be finite$"):
+        rewards_as_floats([0.5, 1.0, math.nan])
+
+
 def test_a_column_of_one_value_rows_is_never_squeezed() -> None:
     with pytest.raises(TypeError, match=r"reward 0 .*shape \(1,\)"):
         rewards_as_floats(np.ones((4, 1)))

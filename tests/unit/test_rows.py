@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
@@ -12,9 +16,10 @@ import pytest
 from redis_replay.codec import encode_value
 from redis_replay.directory import MAX_ROWS
 from redis_replay.payloads import decode_group, encode_group
+from redis_replay.rows import cells_by_field, row_lengths
 
 
-def round_trip(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def round_trip(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     group = encode_group("g", rows)
     return decode_group("g", group.directory, group.payload)
 
@@ -57,6 +62,33 @@ def test_the_longest_name_is_accepted() -> None:
     assert [{"π" * 128: 1}] == round_trip([{"π" * 128: 1}])
 
 
+def test_a_name_is_refused_as_often_as_it_is_given() -> None:
+    for group_id in ("g7", "g8"):
+        with pytest.raises(ValueError, match=f"group '{group_id}': the field name '' has 0 bytes"):
+            encode_group(group_id, [{"a": 1, "": 2}])
+
+
+def test_rows_of_as_many_fields_keep_their_own() -> None:
+    rows = [{"a": 1, "b": 2}, {"a": 3, "c": 4}]
+    assert rows == round_trip(rows)
+
+
+def test_no_row_is_asked_for_a_field_that_it_lacks() -> None:
+    rows = [{"a": 1, "b": 2}, defaultdict(int, a=3, c=4)]
+    assert [{"a": 1, "b": 2}, {"a": 3, "c": 4}] == round_trip(rows)
+    assert ["a", "c"] == list(rows[1])
+
+
+def test_rows_may_be_any_mappings() -> None:
+    row = {"a": 1, "b": np.arange(3)}
+    for rows in ([row, MappingProxyType(row)], [OrderedDict(row)] * 2):
+        assert encode_group("g", [row, row]) == encode_group("g", rows)
+
+
+class _Length(IntEnum):
+    SHORT = 2
+
+
 LENGTHS: dict[str, tuple[dict[str, Any], int]] = {
     "given": ({"length": 5, "input_ids": np.zeros(9)}, 5),
     "given by numpy": ({"length": np.int64(5)}, 5),
@@ -64,10 +96,12 @@ LENGTHS: dict[str, tuple[dict[str, Any], int]] = {
     "zero": ({"length": 0, "input_ids": np.zeros(9)}, 0),
     "no integer": ({"length": 5.0, "input_ids": np.zeros(9)}, 9),
     "a truth value": ({"length": True, "input_ids": np.zeros(9)}, 9),
+    "of a class of its own": ({"length": _Length.SHORT, "input_ids": np.zeros(9)}, 2),
     "from an array": ({"input_ids": np.zeros((9, 2))}, 9),
     "from a list": ({"input_ids": [1, 2]}, 2),
     "from an empty array": ({"input_ids": np.zeros(0)}, 0),
     "from a scalar": ({"input_ids": np.array(3)}, 0),
+    "from text": ({"input_ids": "abc"}, 0),
     "unknown": ({"a": 1}, 0),
 }
 
@@ -75,7 +109,21 @@ LENGTHS: dict[str, tuple[dict[str, Any], int]] = {
 @pytest.mark.parametrize("case", LENGTHS)
 def test_the_length_of_a_row(case: str) -> None:
     row, length = LENGTHS[case]
-    assert (length, length) == encode_group("g", [row, row]).lengths
+    assert (length, length) == lengths_of([row, row])
+
+
+def test_rows_give_their_lengths_each_in_its_own_way() -> None:
+    rows = [row for row, _ in LENGTHS.values()]
+    assert tuple(length for _, length in LENGTHS.values()) == lengths_of(rows)
+
+
+def test_a_row_without_the_field_that_gives_lengths_to_others_has_its_own() -> None:
+    assert (5, 2) == lengths_of([{"length": 5}, {"input_ids": [1, 2]}])
+    assert (1, 0) == lengths_of([{"input_ids": [1]}, {"a": 1}])
+
+
+def lengths_of(rows: list[dict[str, Any]]) -> tuple[int, ...]:
+    return row_lengths("g", rows=rows, cells=cells_by_field("g", rows=rows))
 
 
 def test_lengths_of_rows_that_ended_at_once_are_zero() -> None:
@@ -98,6 +146,12 @@ def test_rewards_are_plain_floats_and_their_cells_stay_as_given() -> None:
     assert {float} == {type(reward) for reward in group.rewards or ()}
     stored = [row["reward"] for row in decode_group("g", group.directory, group.payload)]
     assert encode_value(given_rewards, "x") == encode_value(stored, "x")
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, bool, int])
+def test_rewards_of_one_kind_are_plain_floats(kind: Any) -> None:
+    rewards = encode_group("g", [{"reward": kind(row)} for row in (0, 1)]).rewards or ()
+    assert [(0.0, float), (1.0, float)] == [(reward, type(reward)) for reward in rewards]
 
 
 def test_a_bfloat16_reward_is_the_value_it_had() -> None:
