@@ -241,6 +241,27 @@ def split_sample_id(sample_id: str) -> tuple[str, int]:
     return group_id, int(row)
 
 
+def grouped_ids(sample_ids: Sequence[str], group_size: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the groups and rows that sample ids name, in order, a whole group as one.
+
+    Raises:
+        ValueError: an id is not of the form ``{group_id}_g{row}``.
+    """
+    places: list[tuple[str, tuple[int, ...]]] = []
+    every_row = tuple(range(group_size))
+    at = 0
+    while at < len(sample_ids):
+        group_id, row = split_sample_id(sample_ids[at])
+        whole = sample_ids[at : at + group_size] if row == 0 else []
+        if whole and whole == sample_ids_of(group_id, group_size):
+            places.append((group_id, every_row))
+            at += group_size
+        else:
+            places.append((group_id, (row,)))
+            at += 1
+    return places
+
+
 def batch_meta(
     partition_id: str,
     slots: Sequence[CommittedSlot],

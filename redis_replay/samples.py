@@ -24,10 +24,11 @@ from redis_replay.codec import Value, encode_value
 from redis_replay.damage import Damage
 from redis_replay.errors import UnknownGroup
 from redis_replay.forms import ArrayForm, hand_out_as
-from redis_replay.groups import sample_ids_of, split_sample_id
+from redis_replay.group_reads import Row, WantedRows
+from redis_replay.groups import grouped_ids, sample_ids_of, split_sample_id
 from redis_replay.meta import KVBatchMeta
 from redis_replay.outputs import Outputs, as_it_is
-from redis_replay.reading import Row, WantedRows, read_groups
+from redis_replay.reading import read_groups
 from redis_replay.selected import read_selected
 from redis_replay.session import Session
 from redis_replay.stats import read_named
@@ -87,30 +88,29 @@ class SamplePlane:
                 row lacks.
         """
         sample_ids = samples.sample_ids if isinstance(samples, KVBatchMeta) else list(samples)
-        places = [split_sample_id(sample_id) for sample_id in sample_ids]
+        places = grouped_ids(sample_ids, self.session.link.run.settings.group_size or 0)
         form, damage = hand_out_as(arrays), Damage()
-        view = form if arrays == "torch" else as_it_is
-        outputs = Outputs(out, places=places, fields=select_fields, hand_out=view) if out else None
-        wanted: dict[str, dict[int, None]] = {}
-        for group_id, row in places:
-            wanted.setdefault(group_id, {})[row] = None
-        found: dict[str, Row] = {}
+        outputs = None
+        if out:
+            view = form if arrays == "torch" else as_it_is
+            each = [(group_id, row) for group_id, rows in places for row in rows]
+            outputs = Outputs(out, places=each, fields=select_fields, hand_out=view)
+        wanted: dict[str, tuple[int, ...]] = {}
+        for group_id, rows in places:
+            wanted[group_id] = (*wanted[group_id], *rows) if group_id in wanted else rows
+        found: dict[str, list[Row]] = {}
         known: dict[str, None] = {}
         ids = list(wanted)
         for at in range(0, len(ids), _SLICE):
-            part = {i: tuple(wanted[i]) for i in ids[at : at + _SLICE]}
-            located = await self._locate(part, damage)
-            gateway = self.session.link.gateway
-            found.update(
-                await read_groups(
-                    gateway,
-                    located,
-                    fields=select_fields,
-                    hand_out=form,
-                    outputs=outputs,
-                    damage=damage,
-                    known=known,
-                )
+            part = {i: tuple(dict.fromkeys(wanted[i])) for i in ids[at : at + _SLICE]}
+            found |= await read_groups(
+                self.session.link.gateway,
+                await self._locate(part, damage),
+                fields=select_fields,
+                hand_out=form,
+                outputs=outputs,
+                damage=damage,
+                known=known,
             )
         if damage.found:
             holder = self.claimant or await self._attached()
@@ -121,7 +121,7 @@ class SamplePlane:
                 f"none of the {len(ids)} groups has a field {', '.join(map(repr, unknown))}; "
                 f"there are {', '.join(map(repr, known))}"
             )
-        return [found[sample_id] for sample_id in sample_ids]
+        return _in_order(places, wanted, found)
 
     async def put_samples(
         self,
@@ -272,3 +272,20 @@ class SamplePlane:
             for slot in slots
             if slot.group_id in records
         ]
+
+
+def _in_order(
+    places: Sequence[tuple[str, tuple[int, ...]]],
+    wanted: Mapping[str, tuple[int, ...]],
+    found: Mapping[str, list[Row]],
+) -> list[Row]:
+    """Return the rows that were found of each group in the order in which samples are named."""
+    result: list[Row] = []
+    for group_id, rows in places:
+        if wanted[group_id] is rows:
+            result += found[group_id]
+        else:
+            order = dict.fromkeys(wanted[group_id])
+            by_row = dict(zip(order, found[group_id], strict=True))
+            result += [by_row[row] for row in rows]
+    return result

@@ -59,8 +59,8 @@ from redis_replay.checkpoint_info import Incomplete, OnProgress, RestoreMode
 from redis_replay.codec import Value
 from redis_replay.end_of_data import Tail
 from redis_replay.forms import ArrayForm
+from redis_replay.group_reads import Row
 from redis_replay.protocols import LiveCut
-from redis_replay.reading import Row
 from redis_replay.run import OpenedRun
 from redis_replay.samplers.trust import Trust
 from redis_replay.trainer import OnDropped

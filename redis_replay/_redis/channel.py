@@ -27,7 +27,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 from redis_replay._redis.connect import Target
 from redis_replay._redis.faults import as_client_error
 from redis_replay._redis.resp import ErrorReply, Replies, pack_commands
-from redis_replay._redis.transfer import WINDOW_BYTES, Command, Range
+from redis_replay._redis.transfer import NO_PROGRESS, WINDOW_BYTES, Command, Progress, Range
 
 _MOST_CHANNELS: Final = 16
 _LANES: Final = 2
@@ -49,6 +49,7 @@ class Channel:
         self._is_tls = isinstance(opened, ssl.SSLSocket)
         self._moved = 0
         self._patience = anyio.CancelScope()
+        self._progress: Progress = NO_PROGRESS
         self.replies = Replies(self._receive)
 
     @property
@@ -59,8 +60,9 @@ class Channel:
         return not poll.poll(0)
 
     @contextmanager
-    def exchange(self) -> Generator[None]:
+    def exchange(self, progress: Progress) -> Generator[None]:
         """Send and receive in the block; after a silence of the server it ends with `NoAnswer`."""
+        self._progress = progress
         with anyio.move_on_after(_SILENCE_SECONDS) as self._patience:
             yield
             return
@@ -103,7 +105,10 @@ class Channel:
                     else self._socket.recvmsg_into(buffers)[0]
                 )
             except (BlockingIOError, ssl.SSLWantReadError):
-                await self._wait(anyio.wait_readable)
+                if cost := self._progress.meanwhile():
+                    await self.take_turns(cost)
+                else:
+                    await self._wait(anyio.wait_readable)
             except ssl.SSLWantWriteError:
                 await self._wait(anyio.wait_writable)
             except ssl.SSLEOFError:
@@ -152,9 +157,9 @@ class ChannelTransfer:
             await channel.send(commands)
             return [_as_reply(await channel.replies.read()) for _ in commands]
 
-    async def read(self, ranges: Sequence[Range]) -> list[int]:
+    async def read(self, ranges: Sequence[Range], progress: Progress = NO_PROGRESS) -> list[int]:
         """As `Transfer.read`, over two channels where there is more than one string."""
-        work = _Reading(ranges)
+        work = _Reading(ranges, progress)
         if len(ranges) == 1 or sum(work.sizes) < WINDOW_BYTES // 8:
             await self._read_in_lane(work)
         else:
@@ -167,7 +172,7 @@ class ChannelTransfer:
 
     async def _read_in_lane(self, work: _Reading) -> None:
         try:
-            async with self._channel() as channel:
+            async with self._channel(work.progress) as channel:
                 asked: deque[int] = deque()
                 while work.failure is None:
                     if new := work.take(asked):
@@ -186,11 +191,11 @@ class ChannelTransfer:
             work.failure = work.failure or failure
 
     @asynccontextmanager
-    async def _channel(self) -> AsyncGenerator[Channel]:
+    async def _channel(self, progress: Progress = NO_PROGRESS) -> AsyncGenerator[Channel]:
         async with self._room:
             channel = await self._fit_channel()
             try:
-                with channel.exchange():
+                with channel.exchange(progress):
                     yield channel
             except BaseException:
                 channel.close()
@@ -214,8 +219,9 @@ class ChannelTransfer:
 class _Reading:
     """What is left to ask for, shared by the lanes of one read."""
 
-    def __init__(self, ranges: Sequence[Range]) -> None:
+    def __init__(self, ranges: Sequence[Range], progress: Progress) -> None:
         self.ranges = ranges
+        self.progress = progress
         self.lengths = [0] * len(ranges)
         self.failure: RedisError | OSError | None = None
         self.sizes = [len(one.target) for one in ranges]
@@ -249,6 +255,7 @@ class _Reading:
         """Note that one range has come."""
         self._outstanding -= self.sizes[at]
         self.lengths[at] = length
+        self.progress.arrived(at, length)
 
 
 def _as_reply(reply: Any) -> Any:

@@ -31,7 +31,14 @@ from redis_replay._redis.nodes import Nodes
 from redis_replay._redis.records import ControlRecord
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.run_scripts import ReadTogether
-from redis_replay._redis.transfer import Command, PlainTransfer, Range, Transfer
+from redis_replay._redis.transfer import (
+    NO_PROGRESS,
+    Command,
+    PlainTransfer,
+    Progress,
+    Range,
+    Transfer,
+)
 from redis_replay.processes import require_own_process
 
 T = TypeVar("T")
@@ -227,16 +234,19 @@ class Gateway:
         parse: Any = self._client.response_callbacks.get(str(command[0]))
         return reply if parse is None or reply is None else parse(reply)
 
-    async def read(self, ranges: Sequence[Range]) -> list[int]:
+    async def read(
+        self, ranges: Sequence[Range], attempt: Callable[[], Progress] = lambda: NO_PROGRESS
+    ) -> list[int]:
         """Read payload into the targets and return how many bytes the server had for each.
 
-        Not atomic; repeated as a whole after a transient failure.
+        Not atomic; repeated as a whole after a transient failure. Each ``attempt`` begins
+        anew with what is to be done meanwhile.
 
         Raises:
             StoreError: as `run`.
         """
         way = self._nodes or self._transfer
-        return await self.run(lambda _: way.read(ranges)) if ranges else []
+        return await self.run(lambda _: way.read(ranges, attempt())) if ranges else []
 
     async def write(self, commands: Sequence[Command]) -> None:
         """Run payload commands that may be repeated; their replies say nothing.

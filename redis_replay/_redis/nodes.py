@@ -19,10 +19,11 @@ from redis.exceptions import RedisError
 from redis_replay._redis.connect import Target
 from redis_replay._redis.finding import Address, ClusterMap
 from redis_replay._redis.lines import Lines
-from redis_replay._redis.transfer import Command, Range, Transfer
+from redis_replay._redis.transfer import NO_PROGRESS, Command, Progress, Range, Transfer
 
 T = TypeVar("T")
 R = TypeVar("R")
+Reading = Awaitable[list[int]]
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,22 @@ class Node:
         """Close the connections that nobody uses."""
         await self.lines.close()
         await self.transfer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _PartOf:
+    """The progress of what one node has."""
+
+    whole: Progress
+    positions: Sequence[int]
+
+    def arrived(self, at: int, length: int) -> None:
+        """As `Progress.arrived`."""
+        self.whole.arrived(self.positions[at], length)
+
+    def meanwhile(self) -> int:
+        """As `Progress.meanwhile`."""
+        return self.whole.meanwhile()
 
 
 @dataclass
@@ -60,12 +77,16 @@ class Nodes:
         return await self._spread(
             commands,
             [str(command[1]) for command in commands],
-            lambda node: node.transfer.run if is_large else node.lines.run,
+            lambda node, part, _: (node.transfer if is_large else node.lines).run(part),
         )
 
-    async def read(self, ranges: Sequence[Range]) -> list[int]:
+    async def read(self, ranges: Sequence[Range], progress: Progress = NO_PROGRESS) -> list[int]:
         """As `Transfer.read`, from several nodes at once."""
-        return await self._spread(ranges, [one.key for one in ranges], lambda n: n.transfer.read)
+
+        def read_part(node: Node, part: Sequence[Range], positions: Sequence[int]) -> Reading:
+            return node.transfer.read(part, _PartOf(progress, positions))
+
+        return await self._spread(ranges, [one.key for one in ranges], read_part)
 
     async def masters(self) -> list[Node]:
         """Return every node that holds keys."""
@@ -76,7 +97,7 @@ class Nodes:
         self,
         items: Sequence[T],
         keys: Sequence[str],
-        way: Callable[[Node], Callable[[Sequence[T]], Awaitable[list[R]]]],
+        way: Callable[[Node, Sequence[T], Sequence[int]], Awaitable[list[R]]],
     ) -> list[R]:
         await self._look()
         parts: dict[Address, list[int]] = {}
@@ -87,7 +108,8 @@ class Nodes:
 
         async def ask(address: Address, positions: list[int]) -> None:
             try:
-                answer = await way(self._node(address))([items[at] for at in positions])
+                part = [items[at] for at in positions]
+                answer = await way(self._node(address), part, positions)
                 replies.update(zip(positions, answer, strict=True))
             except (RedisError, OSError) as failure:
                 failures.append(failure)

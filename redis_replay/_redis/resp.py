@@ -85,18 +85,49 @@ class Replies:
         self._start = 0
         self._stop = 0
 
-    async def read(self, *, depth: int = 0) -> Any:
-        """Return the next reply: bytes, int, ``None``, a list of those, or an `ErrorReply`."""
-        line = await self._line()
-        kind, rest = line[:1], line[1:]
+    async def read(self) -> Any:
+        """Return the next reply: bytes, int, ``None``, a list of those, or an `ErrorReply`.
+
+        Meant for small ones: all of it is collected first.
+        """
+        while (found := self._parsed(self._start)) is None:
+            await self._receive_more()
+        reply, self._start = found
+        return reply
+
+    def _parsed(self, at: int, *, depth: int = 0) -> tuple[Any, int] | None:
+        """Return the reply that begins there and where it ends, ``None`` if its end is to come."""
+        end = self._end_of_line(at)
+        if end < 0:
+            return None
+        kind, rest = bytes(self._view[at : at + 1]), bytes(self._view[at + 1 : end])
+        at = end + 2
         if kind == b"$":
-            return await self._bulk(_number(rest))
-        if kind == b"*":
-            count = _number(rest)
-            if count > _MOST_ITEMS or depth == _DEEPEST:
-                raise InvalidResponse(f"an array of {count} items, {depth} levels deep")
-            return None if count < 0 else [await self.read(depth=depth + 1) for _ in range(count)]
-        return _simple(kind, rest)
+            return self._parsed_string(at, _number(rest))
+        if kind != b"*":
+            return _simple(kind, rest), at
+        count = _number(rest)
+        if count > _MOST_ITEMS or depth == _DEEPEST:
+            raise InvalidResponse(f"an array of {count} items, {depth} levels deep")
+        items: list[Any] = []
+        for _ in range(count):
+            found = self._parsed(at, depth=depth + 1)
+            if found is None:
+                return None
+            items.append(found[0])
+            at = found[1]
+        return None if count < 0 else items, at
+
+    def _parsed_string(self, at: int, size: int) -> tuple[bytes | None, int] | None:
+        if size < 0:
+            return None, at
+        if size > _MOST_BULK_BYTES:
+            raise InvalidResponse(f"a string of {size} bytes")
+        stop = at + size
+        if stop + 2 > self._stop:
+            return None
+        _require_end(self._view[stop : stop + 2])
+        return bytes(self._view[at:stop]), stop + 2
 
     async def read_into(self, target: memoryview) -> int | ErrorReply | None:
         """Read a string into memory and return its length, ``None`` for no string.
@@ -118,7 +149,7 @@ class Replies:
         await self._fill(target[:size])
         left = size - len(target)
         while left > 0:
-            dropped = self._view[: min(left, _BUFFER_BYTES)]
+            dropped = self._view[: min(left, len(self._view))]
             if self._start == self._stop:
                 left -= await self._received([dropped])
             else:
@@ -126,46 +157,37 @@ class Replies:
         await self._expect_end()
         return size
 
-    async def _bulk(self, size: int) -> bytes | None:
-        if size < 0:
-            return None
-        if size > _MOST_BULK_BYTES:
-            raise InvalidResponse(f"a string of {size} bytes")
-        if self._start + size <= self._stop:
-            value = self._buffer[self._start : self._start + size]
-            self._start += size
-        else:
-            value = bytearray(size)
-            await self._fill(memoryview(value))
-        await self._expect_end()
-        return bytes(value)
-
     async def _line(self) -> bytes:
         """Return the next line without its end."""
-        while True:
-            end = self._buffer.find(_END, self._start, self._stop)
-            if end >= 0:
-                line = bytes(self._view[self._start : end])
-                self._start = end + 2
-                return line
+        while (end := self._end_of_line(self._start)) < 0:
             await self._receive_more()
+        line = bytes(self._view[self._start : end])
+        self._start = end + 2
+        return line
+
+    def _end_of_line(self, at: int) -> int:
+        """Return where the line that begins there ends, -1 if that is to come."""
+        end = self._buffer.find(_END, at, self._stop)
+        if end < 0 and self._stop - at >= _BUFFER_BYTES:
+            raise InvalidResponse(f"no line ends within {_BUFFER_BYTES} bytes")
+        return end
 
     async def _expect_end(self) -> None:
         while self._stop - self._start < 2:
             await self._receive_more()
-        end = bytes(self._view[self._start : self._start + 2])
-        if end != _END:
-            raise InvalidResponse(f"a string goes on with {end!r} behind its length")
+        _require_end(self._view[self._start : self._start + 2])
         self._start += 2
 
     async def _receive_more(self) -> None:
-        """Append to the buffer, which never holds more than the beginning of one line."""
-        if self._start:
-            kept = self._buffer[self._start : self._stop]
-            self._buffer[: len(kept)] = kept
-            self._start, self._stop = 0, len(kept)
-        if self._stop == _BUFFER_BYTES:
-            raise InvalidResponse(f"no line ends within {_BUFFER_BYTES} bytes")
+        """Append to the buffer, which holds what has come of one reply; it grows with it."""
+        kept = self._buffer[self._start : self._stop]
+        if len(kept) == len(self._buffer):
+            if len(kept) > 2 * _MOST_BULK_BYTES:
+                raise InvalidResponse(f"a reply of more than {len(kept)} bytes")
+            self._buffer = bytearray(2 * len(kept))
+            self._view = memoryview(self._buffer)
+        self._view[: len(kept)] = kept
+        self._start, self._stop = 0, len(kept)
         self._stop += await self._received([self._view[self._stop :]])
 
     async def _fill(self, target: memoryview) -> None:
@@ -188,6 +210,12 @@ class Replies:
         if count == 0:
             raise ConnectionLost("the server closed the connection")
         return count
+
+
+def _require_end(found: memoryview) -> None:
+    end = bytes(found)
+    if end != _END:
+        raise InvalidResponse(f"a string goes on with {end!r} behind its length")
 
 
 def _simple(kind: bytes, rest: bytes) -> Any:

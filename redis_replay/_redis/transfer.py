@@ -22,6 +22,36 @@ WINDOW_BYTES: Final = 2 * 1024 * 1024
 Command = Sequence[Argument | memoryview]
 
 
+class Progress(Protocol):
+    """What becomes of bytes that have come while others are on their way. Raises nothing."""
+
+    def arrived(self, at: int, length: int) -> None:
+        """Know that a range has come, by its position, and how many bytes the server had."""
+        ...
+
+    def meanwhile(self) -> int:
+        """Do a piece of work instead of waiting for bytes.
+
+        Returns:
+            What it cost, in bytes moved in that time; 0 if there is nothing to do.
+        """
+        ...
+
+
+class NoProgress:
+    """Lets the bytes lie where they are."""
+
+    def arrived(self, at: int, length: int) -> None:
+        """As `Progress.arrived`."""
+
+    def meanwhile(self) -> int:
+        """As `Progress.meanwhile`."""
+        return 0
+
+
+NO_PROGRESS: Final = NoProgress()
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """Bytes of a stored string, and the memory they go to.
@@ -56,10 +86,11 @@ class Transfer(Protocol):
         """
         ...
 
-    async def read(self, ranges: Sequence[Range]) -> list[int]:
+    async def read(self, ranges: Sequence[Range], progress: Progress = NO_PROGRESS) -> list[int]:
         """Fill the targets and return how many bytes the server had for each.
 
-        Needs no memory beside the targets but a fixed amount.
+        Needs no memory beside the targets but a fixed amount. Tells of each range once, in any
+        order.
         """
         ...
 
@@ -81,7 +112,7 @@ class PlainTransfer:
             pipeline.execute_command(*command)
         return await pipeline.execute(raise_on_error=False)
 
-    async def read(self, ranges: Sequence[Range]) -> list[int]:
+    async def read(self, ranges: Sequence[Range], progress: Progress = NO_PROGRESS) -> list[int]:
         """As `Transfer.read`; a window's worth of strings exists twice."""
         lengths: list[int] = []
         for part in _windows(ranges):
@@ -92,6 +123,7 @@ class PlainTransfer:
                 received = cast(bytes, reply or b"")
                 count = min(len(received), len(one.target))
                 one.target[:count] = memoryview(received)[:count]
+                progress.arrived(len(lengths), len(received))
                 lengths.append(len(received))
         return lengths
 

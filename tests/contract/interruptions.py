@@ -90,8 +90,8 @@ class _Way:
     async def run(self, commands: Any) -> Any:
         return await self._interruption.exchange(lambda: self._way.run(commands))
 
-    async def read(self, ranges: Any) -> Any:
-        return await self._interruption.exchange(lambda: self._way.read(ranges))
+    async def read(self, ranges: Any, progress: Any) -> Any:
+        return await self._interruption.exchange(lambda: self._way.read(ranges, progress))
 
     async def close(self) -> None:
         await self._way.close()

@@ -257,9 +257,9 @@ async def test_a_group_that_ends_while_it_is_read_is_unknown_and_not_damaged(
         gateway = session_of(store).link.gateway
         read = gateway.read
 
-        async def read_after_the_end(ranges: Any) -> Any:
+        async def read_after_the_end(ranges: Any, attempt: Any) -> Any:
             await store.buffer.remove(["a"])
-            return await read(ranges)
+            return await read(ranges, attempt)
 
         monkeypatch.setattr(gateway, "read", read_after_the_end)
         with pytest.raises(UnknownGroup, match="'a'"):

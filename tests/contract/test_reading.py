@@ -54,10 +54,10 @@ class Watched:
         self._read = self._transfer.read
         object.__setattr__(store.buffer.session.link.gateway, "_transfer", self)
 
-    async def read(self, ranges: Any) -> list[int]:
+    async def read(self, ranges: Any, progress: Any) -> list[int]:
         self.reads += 1
         self.asked_bytes += sum(len(one.target) for one in ranges)
-        return list(await self._read(ranges))
+        return list(await self._read(ranges, progress))
 
     async def run(self, commands: Any) -> Any:
         return await self._transfer.run(commands)

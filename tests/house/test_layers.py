@@ -50,6 +50,8 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "loop_thread",
                 "holdings",
                 "reading",
+                "decoding",
+                "group_reads",
                 "reservations",
                 "owned",
                 "rollout",
