@@ -9,7 +9,7 @@ Rows that lack the field take no bytes. `columns` reads what is drafted here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Final
 
@@ -28,7 +28,6 @@ from redis_replay.compression import MAX_EXPANDED_BYTES, squeezer
 from redis_replay.dtypes import dtype_name
 from redis_replay.fields import AS_GIVEN, FieldOptions
 from redis_replay.layout import (
-    AS_IS,
     BYTES,
     CELLS,
     Blob,
@@ -48,42 +47,16 @@ _SMALL_COLUMN_BYTES: Final = 16 * 1024
 """Up to here the cells of a column are joined first: each piece of a payload costs something."""
 
 
-@dataclass(slots=True)
-class ColumnDraft:
-    """A column that has no place in the payload yet; attributes as of `layout.Column`.
-
-    Attributes:
-        pieces: Its bytes, one contiguous buffer after the other.
-    """
-
-    name: str
-    kind: str
-    dtype: str
-    length: int
-    shapes: tuple[tuple[int, ...], ...]
-    bounds: Sequence[int]
-    storage: Storage
-    pieces: Sequence[Any]
-
-    def placed(self, offset: int) -> Column:
-        """Return the column, once its place is known."""
-        return Column(
-            self.name,
-            self.kind,
-            self.dtype,
-            offset,
-            self.length,
-            self.shapes,
-            self.bounds,
-            self.storage,
-        )
+Draft = tuple[Column, Sequence[Any]]
+"""A column, and its bytes: one contiguous buffer after the other."""
 
 
-def draft_column(source: FieldCells, *, options: FieldOptions = AS_GIVEN) -> ColumnDraft:
+def draft_column(source: FieldCells, *, offset: int, options: FieldOptions = AS_GIVEN) -> Draft:
     """Lay out one field of all rows; the pieces of arrays still refer to the caller's memory.
 
     Args:
         source: The cells.
+        offset: Where the column starts in the payload.
         options: How the field is stored.
 
     Raises:
@@ -91,11 +64,11 @@ def draft_column(source: FieldCells, *, options: FieldOptions = AS_GIVEN) -> Col
         ValueError: A value does not fit what its field is to be narrowed to, or the column is too
             large to be compressed.
     """
-    draft = None if are_plain(source.types) else _array_draft(source, options)
-    return draft or _cell_draft(source, options)
+    draft = None if are_plain(source.types) else _array_draft(source, offset, options)
+    return draft or _cell_draft(source, offset, options)
 
 
-def _array_draft(source: FieldCells, options: FieldOptions) -> ColumnDraft | None:
+def _array_draft(source: FieldCells, offset: int, options: FieldOptions) -> Draft | None:
     """Lay out a field of arrays, ``None`` if its cells are not of one array kind and dtype."""
     cells, narrow_to = source.cells, options.narrow_to
     kind = _kind_of_all(source)
@@ -123,9 +96,8 @@ def _array_draft(source: FieldCells, options: FieldOptions) -> ColumnDraft | Non
         bounds = even_bounds(len(pieces), pieces[0].nbytes)
     else:
         bounds = tuple(accumulate([piece.nbytes for piece in pieces], initial=0))
-    length = bounds[-1]
-    draft = ColumnDraft(source.name, kind.name, stored_name, length, shapes, bounds, AS_IS, pieces)
-    return _specially_stored(draft, source, options, narrowed=narrowed or "")
+    column = Column(source.name, kind.name, stored_name, offset, bounds[-1], shapes, bounds)
+    return _specially_stored(column, pieces, source, options, narrowed=narrowed or "")
 
 
 def _kind_of_all(source: FieldCells) -> ArrayKind | None:
@@ -151,7 +123,7 @@ def _narrowed(source: FieldCells, at: int, array: Array, name: str) -> Array:
         ) from None
 
 
-def _cell_draft(source: FieldCells, options: FieldOptions) -> ColumnDraft:
+def _cell_draft(source: FieldCells, offset: int, options: FieldOptions) -> Draft:
     packables: Sequence[Any] = source.cells
     shared: Sequence[Shared] = ()
     uses: tuple[tuple[int, ...], ...] = ()
@@ -159,13 +131,11 @@ def _cell_draft(source: FieldCells, options: FieldOptions) -> ColumnDraft:
         values, packables = _lowered(source)
         shared = values.choose()
         uses = values.uses() if shared else ()
-    pieces = list(map(value_packer(), packables))
-    bounds = _bounds_of(pieces)
-    draft = ColumnDraft(source.name, CELLS, "", bounds[-1], (), bounds, AS_IS, pieces)
-    draft = _specially_stored(draft, source, options, shared=shared, uses=uses)
-    if draft.length <= _SMALL_COLUMN_BYTES:
-        draft.pieces = [b"".join(draft.pieces)]
-    return draft
+    cells = list(map(value_packer(), packables))
+    bounds = _bounds_of(cells)
+    column = Column(source.name, CELLS, "", offset, bounds[-1], (), bounds)
+    column, pieces = _specially_stored(column, cells, source, options, shared=shared, uses=uses)
+    return column, [b"".join(pieces)] if column.length <= _SMALL_COLUMN_BYTES else pieces
 
 
 def _lowered(source: FieldCells) -> tuple[SharedValues, list[Any]]:
@@ -189,19 +159,20 @@ def _bounds_of(pieces: Sequence[bytes]) -> Sequence[int]:
 
 
 def _specially_stored(
-    draft: ColumnDraft,
+    column: Column,
+    pieces: Sequence[Any],
     source: FieldCells,
     options: FieldOptions,
     *,
     narrowed: str = "",
     shared: Sequence[Shared] = (),
     uses: tuple[tuple[int, ...], ...] = (),
-) -> ColumnDraft:
+) -> Draft:
     """Put shared values before the rows, compress both where asked, and count rows through."""
     if source.is_complete and not (narrowed or shared or options.compression):
-        return draft
-    present, row_count, bounds = source.present, source.row_count, draft.bounds
-    values, pieces = [value.content for value in shared], draft.pieces
+        return column, pieces
+    present, row_count, bounds = source.present, source.row_count, column.bounds
+    values = [value.content for value in shared]
     sizes = [_size_of(value) for value in values]
     expanded = None
     if options.compression is not None:
@@ -217,18 +188,17 @@ def _specially_stored(
         blobs.append(Blob(name, value.dtype, value.shape, first, length, size))
         before += [content, bytes(-length % ARRAY_ALIGNMENT_BYTES)]
         first = aligned(first + length)
-    draft.storage = Storage(
+    storage = Storage(
         absent=absent_rows(present, row_count),
         narrowed=narrowed,
         expanded=expanded,
         blobs=tuple(blobs),
         uses=spread(uses, present=present, row_count=row_count, absent=()),
     )
-    draft.shapes = spread(draft.shapes, present=present, row_count=row_count, absent=())
-    draft.bounds = spread_bounds(bounds, present=present, row_count=row_count, first=first)
-    draft.length = draft.bounds[-1]
-    draft.pieces = [*before, *pieces]
-    return draft
+    shapes = spread(column.shapes, present=present, row_count=row_count, absent=())
+    bounds = spread_bounds(bounds, present=present, row_count=row_count, first=first)
+    special = replace(column, length=bounds[-1], shapes=shapes, bounds=bounds, storage=storage)
+    return special, [*before, *pieces]
 
 
 def _require_compressible(source: FieldCells, column_bytes: int) -> None:

@@ -23,12 +23,12 @@ from redis_replay.blocks import joined
 from redis_replay.codec import Value
 from redis_replay.columns import ABSENT, decode_rows, verify_column
 from redis_replay.directory import ByteRange, Directory, directory_checksum, read_plan
-from redis_replay.drafts import ColumnDraft, draft_column
+from redis_replay.drafts import draft_column
 from redis_replay.errors import PayloadCorrupted
 from redis_replay.fields import AS_GIVEN, FieldOptions
 from redis_replay.forms import ArrayForm, hand_out_as
 from redis_replay.layout import Column, aligned
-from redis_replay.rows import cells_by_field, row_lengths, row_rewards
+from redis_replay.rows import FieldCells, cells_by_field, row_lengths, row_rewards
 
 __all__ = [
     "ABSENT",
@@ -100,11 +100,7 @@ def encode_group(
     """
     cells = cells_by_field(group_id, rows=rows)
     rewards = row_rewards(cells)
-    options = fields or {}
-    drafts = [
-        draft_column(source, options=options.get(name, AS_GIVEN)) for name, source in cells.items()
-    ]
-    columns, payload = _laid_out(drafts)
+    columns, payload = _laid_out(cells, fields or {})
     checksums = _checksums(columns, payload)
     directory = Directory(len(rows), len(payload), columns, checksums).to_bytes()
     return EncodedGroup(
@@ -346,18 +342,21 @@ def _allocated_bytes(length: int) -> int:
     return -(-needed // step) * step
 
 
-def _laid_out(drafts: Sequence[ColumnDraft]) -> tuple[tuple[Column, ...], bytes | memoryview]:
-    """Return the columns, each in its place, and the bytes of all of them."""
+def _laid_out(
+    cells: Mapping[str, FieldCells], fields: Mapping[str, FieldOptions]
+) -> tuple[tuple[Column, ...], bytes | memoryview]:
+    """Return the columns, and the bytes of all of them."""
     columns: list[Column] = []
     pieces: list[Any] = []
     end = 0
-    for draft in drafts:
+    for name, source in cells.items():
         offset = aligned(end)
+        column, stored = draft_column(source, offset=offset, options=fields.get(name, AS_GIVEN))
         if offset > end:
             pieces.append(bytes(offset - end))
-        pieces += draft.pieces
-        columns.append(draft.placed(offset))
-        end = offset + draft.length
+        pieces += stored
+        columns.append(column)
+        end = offset + column.length
     return tuple(columns), joined(pieces, size=end)
 
 
