@@ -65,6 +65,7 @@ MAX_DEPTH: Final = 64
 """Most containers inside one another, on both ways."""
 
 _PLAIN: Final = frozenset({type(None), bool, int, float, str})
+_TEXT: Final = frozenset({str})
 _UNPACKED: Final = _PLAIN | {bytes}
 _BIG_INTEGER: Final = 3
 _SHARED: Final = 4
@@ -194,7 +195,10 @@ def _lowered(value: object, path: str, depth: int, shared: SharedValues | None) 
 def _lowered_list(items: Any, path: str, depth: int, shared: SharedValues | None) -> list[Any]:
     if _PLAIN.issuperset(map(type, items)):
         return list(items)
-    return [_lowered(item, f"{path}[{i}]", depth, shared) for i, item in enumerate(items)]
+    return [
+        item if type(item) in _PLAIN else _lowered(item, f"{path}[{at}]", depth, shared)
+        for at, item in enumerate(items)
+    ]
 
 
 def _lowered_tuple(items: Any, path: str, depth: int, shared: SharedValues | None) -> list[Any]:
@@ -204,10 +208,13 @@ def _lowered_tuple(items: Any, path: str, depth: int, shared: SharedValues | Non
 def _lowered_mapping(
     items: dict[Any, Any], path: str, depth: int, shared: SharedValues | None
 ) -> Any:
-    if all(type(key) is str for key in items):
+    if _TEXT.issuperset(map(type, items)):
         if _PLAIN.issuperset(map(type, items.values())):
             return items
-        return {k: _lowered(item, _member(path, k), depth, shared) for k, item in items.items()}
+        return {
+            key: item if type(item) in _PLAIN else _lowered(item, _member(path, key), depth, shared)
+            for key, item in items.items()
+        }
     flat: list[Any] = [_MAPPING]
     for key, item in items.items():
         member = _member(path, key)

@@ -116,18 +116,20 @@ def row_lengths(group_id: str, *, rows: Rows, cells: Mapping[str, FieldCells]) -
     Raises:
         ValueError: A length is negative; names group and row.
     """
-    return _lengths_at_once(cells) or tuple(
+    return _lengths_at_once(cells, row_count=len(rows)) or tuple(
         _row_length(group_id, index, row) for index, row in enumerate(rows)
     )
 
 
-def _lengths_at_once(cells: Mapping[str, FieldCells]) -> tuple[int, ...] | None:
+def _lengths_at_once(cells: Mapping[str, FieldCells], *, row_count: int) -> tuple[int, ...] | None:
     """Return the lengths where all rows give theirs in the same usual way."""
     given, input_ids = cells.get("length"), cells.get("input_ids")
     if given is not None:
         is_usual = given.is_complete and given.types == {int} and min(given.cells) >= 0
         return tuple(given.cells) if is_usual else None
-    if input_ids is None or not (input_ids.is_complete and input_ids.types <= _MEASURED_BY_LEN):
+    if input_ids is None:
+        return (0,) * row_count
+    if not (input_ids.is_complete and input_ids.types <= _MEASURED_BY_LEN):
         return None
     try:
         return tuple(map(len, input_ids.cells))
