@@ -247,7 +247,7 @@ class RedisReplayBuffer:
             start=start_weight_version,
             finish=end_weight_version,
             fence=fence,
-            tags=tags if tags is not None else [{} for _ in rows],
+            tags=() if tags is None else tags,
             rollout_metrics=metrics if rollout_metrics is None else rollout_metrics,
             zero_variance=zero_variance,
         )
