@@ -27,6 +27,13 @@ _WORTH_A_BLOCK_BYTES: Final = 128 * 1024
 """Below this, joining at once is faster than copying piece by piece."""
 
 
+class _Loan(weakref.ref[Array]):
+    """What is lent, and the block that it lies in. Quicker than a finalizer."""
+
+    __slots__ = ("block",)
+    block: Array
+
+
 class Blocks:
     """Blocks of memory that one process hands out. Safe for threads.
 
@@ -39,7 +46,8 @@ class Blocks:
 
     def __init__(self, *, most_idle_bytes: int = MOST_IDLE_BYTES) -> None:
         self._most_idle_bytes = most_idle_bytes
-        self._idle: dict[int, Array] = {}
+        self._idle: dict[int, list[Array]] = {}  # by size; the one that came back last is the last
+        self._loans: dict[int, _Loan] = {}
         self._returned: deque[Array] = deque()
         self._lock = threading.Lock()
         self.idle_bytes = 0
@@ -50,19 +58,19 @@ class Blocks:
             return memoryview(bytearray(size))
         with self._lock:
             self._gather()
-            fits = [m for m in self._idle.values() if size <= m.nbytes <= 2 * size]
-            memory = min(fits, key=lambda m: m.nbytes, default=None)
-            if memory is not None:
-                self._forget(memory)
-        if memory is None:
-            memory = np.empty(_rounded(size), np.uint8)
-        lent = memory[:size]
-        weakref.finalize(lent, self._take_back, memory).atexit = False
+            fit = min((kept for kept in self._idle if size <= kept <= 2 * size), default=None)
+            block = None if fit is None else self._idle_block(fit)
+        if block is None:
+            block = np.empty(_rounded(size), np.uint8)
+        lent = block[:size]
+        loan = _Loan(lent, self._take_back)
+        loan.block = block
+        self._loans[id(loan)] = loan
         return lent.data
 
-    def _take_back(self, memory: Array) -> None:
+    def _take_back(self, loan: weakref.ref[Array]) -> None:
         """Note that a block came back; by a collection that may be in the middle of `take`."""
-        self._returned.append(memory)
+        self._returned.append(self._loans.pop(id(loan)).block)
         if self._lock.acquire(blocking=False):  # else whoever has it, or comes next, gathers
             try:
                 self._gather()
@@ -71,15 +79,22 @@ class Blocks:
 
     def _gather(self) -> None:
         while self._returned:
-            memory = self._returned.popleft()
-            self._idle[id(memory)] = memory
-            self.idle_bytes += memory.nbytes
+            block = self._returned.popleft()
+            alike = self._idle.pop(block.nbytes, [])
+            alike.append(block)
+            self._idle[block.nbytes] = alike
+            self.idle_bytes += block.nbytes
         while self.idle_bytes > self._most_idle_bytes:
-            self._forget(next(iter(self._idle.values())))
+            self._idle_block(next(iter(self._idle)))
 
-    def _forget(self, memory: Array) -> None:
-        del self._idle[id(memory)]
-        self.idle_bytes -= memory.nbytes
+    def _idle_block(self, size: int) -> Array:
+        """Take out an idle block of exactly this size, of which there is one."""
+        alike = self._idle[size]
+        block = alike.pop()
+        if not alike:
+            del self._idle[size]
+        self.idle_bytes -= size
+        return block
 
 
 def joined(pieces: Sequence[Any], *, size: int) -> bytes | memoryview:

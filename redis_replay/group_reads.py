@@ -84,13 +84,16 @@ def plan_read(
         committed = [name for name in dict.fromkeys(fields) if name in readable]
     is_all = len(wanted.rows) == record.directory.row_count
     rows = None if is_all and max(wanted.rows) < record.directory.row_count else wanted.rows
-    keys = record.payload_keys(keyspace, wanted.slot.payload_fence or 0)
-    chunks = list(zip(keys, chunk_offsets(record.payload_bytes, record.chunk_bytes), strict=True))
+    offsets = chunk_offsets(record.payload_bytes, record.chunk_bytes)
+    fence = wanted.slot.payload_fence or 0
+    keys = [keyspace.payload(group_id, fence, chunk=at) for at in range(len(offsets))]
+    chunks = list(zip(keys, offsets, strict=True))
     if committed is None and rows is None and outputs is None:
         payload = BLOCKS.take(record.payload_bytes)
-        return GroupRead(
-            wanted, written, None, None, {}, [*_in_chunks(chunks, 0, payload)], payload
-        )
+        ranges = [
+            Range(key, 0, True, payload[at : at + size]) for key, (at, size) in chunks if size
+        ]
+        return GroupRead(wanted, written, None, None, {}, ranges, payload)
     plan = read_plan(record.directory, fields=committed, rows=rows)
     buffers: dict[ByteRange, memoryview] = {}
     if outputs is not None:

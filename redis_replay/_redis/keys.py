@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
 _ENCODED = re.compile(rb"[^A-Za-z0-9_.-]")
 _DECODED = re.compile(rb"%([0-9A-F]{2})")
 
@@ -55,6 +56,8 @@ class Key(StrEnum):
 
 def encode_name(name: str) -> str:
     """Percent-encode every UTF-8 byte outside ``[A-Za-z0-9_.-]``; injective and reversible."""
+    if _PLAIN.fullmatch(name):
+        return name
     encoded = _ENCODED.sub(lambda found: b"%%%02X" % found.group()[0], name.encode())
     return encoded.decode("ascii")
 
