@@ -8,12 +8,12 @@ doubt until a later number of it has been used (D52).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
+
+from redis_replay.rooms import acquire
 
 CALLS_IN_FLIGHT: Final = 16
 
@@ -46,22 +46,22 @@ class CallNumbers:
     """The places of one session."""
 
     _free: list[Place] = field(default_factory=lambda: [Place(at) for at in range(CALLS_IN_FLIGHT)])
+    _doubtful: list[Place] = field(default_factory=list[Place])
     _room: anyio.Semaphore = field(
         default_factory=lambda: anyio.Semaphore(CALLS_IN_FLIGHT, fast_acquire=True)
     )
 
-    @asynccontextmanager
-    async def place(self) -> AsyncGenerator[Place]:
-        """Hold a place in the block, one in doubt if there is one; waits while all are taken."""
-        async with self._room:
-            at = next((at for at, place in enumerate(self._free) if place.is_doubtful), -1)
-            place = self._free.pop(at)
-            try:
-                yield place
-            finally:
-                self._free.append(place)
+    async def take(self) -> Place:
+        """Return a place for one call, one in doubt if there is one; waits while all are taken."""
+        await acquire(self._room)
+        return (self._doubtful or self._free).pop()
+
+    def give_back(self, place: Place) -> None:
+        """Have a place for the next call again."""
+        (self._doubtful if place.is_doubtful else self._free).append(place)
+        self._room.release()
 
     @property
     def are_doubtful(self) -> bool:
         """Whether a place that no call holds is in doubt."""
-        return any(place.is_doubtful for place in self._free)
+        return bool(self._doubtful)

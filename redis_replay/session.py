@@ -248,11 +248,14 @@ class Session:
             StaleOwner: this session has ended.
         """
         pulse = self.pulse
-        async with self._numbers.place() as place:
+        place = await self._numbers.take()
+        try:
             reply = await self._send(place, call, writes)
             if place.is_doubtful:
                 with suppress(StoreError):  # a later call of this place does it then
                     await self._use_up(place)
+        finally:
+            self._numbers.give_back(place)
         if isinstance(reply, Refusal) and reply.code == "FENCED":
             if pulse is not None:
                 pulse.lost = True
@@ -283,8 +286,11 @@ class Session:
             StoreError: the server does not answer; an attempt may still be on its way.
         """
         while self._numbers.are_doubtful:
-            async with self._numbers.place() as place:
+            place = await self._numbers.take()
+            try:
                 await self._use_up(place)
+            finally:
+                self._numbers.give_back(place)
 
     def end_by_restore(self) -> None:
         """Know that a restore ended this session; an anonymous one attaches anew when used."""

@@ -13,9 +13,9 @@ import select
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Final
 
 import anyio
@@ -28,6 +28,7 @@ from redis_replay._redis.connect import Target
 from redis_replay._redis.faults import as_client_error
 from redis_replay._redis.resp import ErrorReply, Replies, pack_commands
 from redis_replay._redis.transfer import NO_PROGRESS, WINDOW_BYTES, Command, Progress, Range
+from redis_replay.rooms import acquire
 
 _MOST_CHANNELS: Final = 16
 _LANES: Final = 2
@@ -59,14 +60,15 @@ class Channel:
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
 
-    @contextmanager
-    def exchange(self, progress: Progress) -> Generator[None]:
-        """Send and receive in the block; after a silence of the server it ends with `NoAnswer`."""
+    def begin(self, progress: Progress) -> None:
+        """Begin an exchange, which is cancelled after a silence of the server."""
         self._progress = progress
-        with anyio.move_on_after(_SILENCE_SECONDS) as self._patience:
-            yield
-            return
-        raise NoAnswer(f"nothing was heard of the server for {_SILENCE_SECONDS:g} s")
+        self._patience = anyio.move_on_after(_SILENCE_SECONDS)
+        self._patience.__enter__()
+
+    def end(self, *of_block: Any) -> bool:
+        """End the exchange; takes what `__exit__` does and returns whether it was cancelled."""
+        return bool(self._patience.__exit__(*of_block))
 
     async def send(self, commands: Sequence[Command]) -> None:
         """Send commands, large arguments from where they lie."""
@@ -146,8 +148,8 @@ class ChannelTransfer:
     """Payload over channels to one server, which are opened when needed and kept."""
 
     target: Target
-    _kept: list[Channel] = field(default_factory=list)
-    _room: anyio.Semaphore = field(
+    kept: list[Channel] = field(default_factory=list)
+    room: anyio.Semaphore = field(
         default_factory=lambda: anyio.Semaphore(_MOST_CHANNELS, fast_acquire=True)
     )
 
@@ -190,21 +192,13 @@ class ChannelTransfer:
         except (RedisError, OSError) as failure:
             work.failure = work.failure or failure
 
-    @asynccontextmanager
-    async def _channel(self, progress: Progress = NO_PROGRESS) -> AsyncGenerator[Channel]:
-        async with self._room:
-            channel = await self._fit_channel()
-            try:
-                with channel.exchange(progress):
-                    yield channel
-            except BaseException:
-                channel.close()
-                raise
-            self._kept.append(channel)
+    def _channel(self, progress: Progress = NO_PROGRESS) -> _Use:
+        return _Use(self, progress)
 
-    async def _fit_channel(self) -> Channel:
-        while self._kept:
-            channel = self._kept.pop()
+    async def fit_channel(self) -> Channel:
+        """Return a channel that was kept and is fit, or a new one."""
+        while self.kept:
+            channel = self.kept.pop()
             if channel.is_fit:
                 return channel
             channel.close()
@@ -212,8 +206,47 @@ class ChannelTransfer:
 
     async def close(self) -> None:
         """Close the channels that nobody uses; those in use close with their users."""
-        while self._kept:
-            self._kept.pop().close()
+        while self.kept:
+            self.kept.pop().close()
+
+
+@dataclass(slots=True)
+class _Use:
+    """One exchange over a channel, which is kept afterwards unless something went wrong."""
+
+    transfer: ChannelTransfer
+    progress: Progress
+    _channel: Channel = field(init=False)
+
+    async def __aenter__(self) -> Channel:
+        await acquire(self.transfer.room)
+        try:
+            self._channel = await self.transfer.fit_channel()
+        except BaseException:
+            self.transfer.room.release()
+            raise
+        self._channel.begin(self.progress)
+        return self._channel
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the exchange.
+
+        Raises:
+            NoAnswer: the server was silent for too long.
+        """
+        was_silent = self._channel.end(kind, error, trace)
+        self.transfer.room.release()
+        if error is None:
+            self.transfer.kept.append(self._channel)
+            return
+        self._channel.close()
+        if was_silent:
+            raise NoAnswer(f"nothing was heard of the server for {_SILENCE_SECONDS:g} s")
 
 
 class _Reading:

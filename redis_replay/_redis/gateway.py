@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
@@ -187,13 +188,13 @@ class Gateway:
             ForkedStore: this process was forked from the one that connected.
         """
         require_own_process(self._opener)
-        deadline = anyio.current_time() + self.deadline_seconds
+        deadline = time.monotonic() + self.deadline_seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
                 return await command(self._client)
             except (RedisError, OSError) as failure:
-                if not is_transient(failure) or anyio.current_time() + pause > deadline:
+                if not is_transient(failure) or time.monotonic() + pause > deadline:
                     raise as_store_error(failure, address=self.target.address) from failure
                 if self._nodes is not None or is_moved_away(failure):
                     await self._close_idle()

@@ -20,6 +20,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 from redis_replay._redis import connect
 from redis_replay._redis.resp import pack_commands
 from redis_replay._redis.transfer import Command
+from redis_replay.rooms import acquire
 
 _MOST_LINES: Final = 32
 _FAREWELL_SECONDS: Final = 1.0
@@ -48,7 +49,8 @@ class Lines:
         Raises:
             RedisError, OSError: as the client library raises them.
         """
-        async with self._room:
+        await acquire(self._room)
+        try:
             line = self._kept.pop() if self._kept else await self._new_line()
             try:
                 replies = await _exchange(line, commands, connect.SILENCE_SECONDS + block_seconds)
@@ -57,6 +59,8 @@ class Lines:
                 raise
             self._kept.append(line)
             return replies
+        finally:
+            self._room.release()
 
     async def _new_line(self) -> AbstractConnection:
         line = self.target.connection()

@@ -106,7 +106,7 @@ async def test_reads_at_the_same_time_do_not_mix(real_server: str, real_client: 
         async with anyio.create_task_group() as group:
             for start in range(12):
                 group.start_soon(read, start)
-        assert len(store.buffer.session.link.gateway._transfer._kept) <= 16
+        assert len(store.buffer.session.link.gateway._transfer.kept) <= 16
 
 
 async def test_kept_channels_that_the_server_closed_are_replaced(
@@ -198,7 +198,7 @@ async def test_a_channel_is_encrypted_where_the_address_says_so(
             transfer = store.buffer.session.link.gateway._transfer
             assert isinstance(transfer, ChannelTransfer)
             assert same_arrays(written, await store.samples.get_samples(ids))
-            assert all(channel._is_tls for channel in transfer._kept)
+            assert all(channel._is_tls for channel in transfer.kept)
 
 
 async def test_a_certificate_of_a_stranger_is_refused_at_once(real_server: str) -> None:

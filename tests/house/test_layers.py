@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from tests.house.python_source import Module, findings, module_of, modules
 
 LAYERS: Mapping[str, frozenset[str]] = {
-    "vocabulary": frozenset({"errors", "types", "rewards", "meta", "processes", "protocols"}),
+    "vocabulary": frozenset(
+        {"errors", "types", "rewards", "meta", "processes", "protocols", "rooms"}
+    ),
     "wire": frozenset(
         {
             *("arrays", "dtypes", "tensors", "forms", "fields", "narrowing", "compression"),
