@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from redis_replay.arrays import (
+    ARRAY,
     ARRAY_ALIGNMENT_BYTES,
     Array,
     ArrayKind,
@@ -25,7 +26,7 @@ from redis_replay.arrays import (
 )
 from redis_replay.codec import are_plain, lower_value, value_packer
 from redis_replay.compression import MAX_EXPANDED_BYTES, squeezer
-from redis_replay.dtypes import dtype_name
+from redis_replay.dtypes import dtype_name, stored_name
 from redis_replay.fields import AS_GIVEN, FieldOptions
 from redis_replay.layout import (
     BYTES,
@@ -41,14 +42,43 @@ from redis_replay.layout import (
 )
 from redis_replay.narrowing import narrow, narrowed_name
 from redis_replay.rows import FieldCells
-from redis_replay.sharing import Shared, SharedValues, mostly_shared
+from redis_replay.sharing import LEAST_SHARED_BYTES, Shared, SharedValues, mostly_shared
 
-_SMALL_COLUMN_BYTES: Final = 16 * 1024
+_SHORT_BYTES: Final = 16 * 1024
 """Up to here the cells of a column are joined first: each piece of a payload costs something."""
-
-
 Draft = tuple[Column, Sequence[Any]]
 """A column, and its bytes: one contiguous buffer after the other."""
+
+
+def draft_as_given(name: str, cells: Sequence[Any], *, offset: int) -> Draft | None:
+    """Lay out a usual field at once, as `draft_column` would; ``None`` for any other.
+
+    That is one which all rows have and which is stored as it is given: plain values, or NumPy
+    arrays of one dtype that are too small to be shared.
+    """
+    types = set(map(type, cells))
+    if are_plain(types):
+        packed = list(map(value_packer(), cells))
+        bounds = _bounds_of(packed)
+        length = bounds[-1]
+        return Column(name, CELLS, "", offset, length, (), bounds), _few(packed, length)
+    if types != {np.ndarray}:
+        return None
+    dtypes = [array.dtype for array in cells]
+    dtype = dtypes[0]
+    stored = stored_name(dtype)
+    if stored is None or dtype.names is not None or dtypes.count(dtype) < len(dtypes):
+        return None
+    shapes = tuple([array.shape for array in cells])
+    if shapes.count(shapes[0]) == len(shapes):
+        shapes, bounds = shapes[:1], even_bounds(len(shapes), cells[0].nbytes)
+    else:
+        bounds = tuple(accumulate([array.nbytes for array in cells], initial=0))
+    length = bounds[-1]
+    if length >= LEAST_SHARED_BYTES * len(cells):
+        return None
+    pieces = list(map(np.ascontiguousarray, cells))
+    return Column(name, ARRAY.name, stored, offset, length, shapes, bounds), pieces
 
 
 def draft_column(source: FieldCells, *, offset: int, options: FieldOptions = AS_GIVEN) -> Draft:
@@ -64,8 +94,7 @@ def draft_column(source: FieldCells, *, offset: int, options: FieldOptions = AS_
         ValueError: A value does not fit what its field is to be narrowed to, or the column is too
             large to be compressed.
     """
-    draft = None if are_plain(source.types) else _array_draft(source, offset, options)
-    return draft or _cell_draft(source, offset, options)
+    return _array_draft(source, offset, options) or _cell_draft(source, offset, options)
 
 
 def _array_draft(source: FieldCells, offset: int, options: FieldOptions) -> Draft | None:
@@ -102,8 +131,9 @@ def _array_draft(source: FieldCells, offset: int, options: FieldOptions) -> Draf
 
 def _kind_of_all(source: FieldCells) -> ArrayKind | None:
     kind = kind_of(source.cells[0])
-    is_shared = len(source.types) == 1 or all(kind_of(cell) is kind for cell in source.cells)
-    return kind if is_shared else None
+    if kind is None or len(set(map(type, source.cells))) == 1:
+        return kind
+    return kind if all(kind_of(cell) is kind for cell in source.cells) else None
 
 
 def _arrays(source: FieldCells, kind: ArrayKind) -> list[Array]:
@@ -127,7 +157,7 @@ def _cell_draft(source: FieldCells, offset: int, options: FieldOptions) -> Draft
     packables: Sequence[Any] = source.cells
     shared: Sequence[Shared] = ()
     uses: tuple[tuple[int, ...], ...] = ()
-    if not are_plain(source.types):
+    if not are_plain(set(map(type, source.cells))):
         values, packables = _lowered(source)
         shared = values.choose()
         uses = values.uses() if shared else ()
@@ -135,7 +165,7 @@ def _cell_draft(source: FieldCells, offset: int, options: FieldOptions) -> Draft
     bounds = _bounds_of(cells)
     column = Column(source.name, CELLS, "", offset, bounds[-1], (), bounds)
     column, pieces = _specially_stored(column, cells, source, options, shared=shared, uses=uses)
-    return column, [b"".join(pieces)] if column.length <= _SMALL_COLUMN_BYTES else pieces
+    return column, _few(pieces, column.length)
 
 
 def _lowered(source: FieldCells) -> tuple[SharedValues, list[Any]]:
@@ -149,6 +179,11 @@ def _lowered(source: FieldCells) -> tuple[SharedValues, list[Any]]:
             row = source.present[at]
             raise TypeError(f"group {source.group_id!r}, row {row}: {error}") from None
     return shared, lowered
+
+
+def _few(pieces: Sequence[Any], length: int) -> Sequence[Any]:
+    """Return as one what is so short that each piece costs more than its bytes."""
+    return [b"".join(pieces)] if length <= _SHORT_BYTES else pieces
 
 
 def _bounds_of(pieces: Sequence[bytes]) -> Sequence[int]:

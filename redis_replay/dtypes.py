@@ -36,13 +36,22 @@ def dtype_name(dtype: Dtype, *, path: str) -> str:
     Raises:
         TypeError: The dtype has no fixed width or depends on the host; names ``path`` and dtype.
     """
-    name = _stored_name(dtype)
+    name = stored_name(dtype)
     if name is None:
         raise TypeError(
             f"{path}: arrays of dtype {dtype} cannot be stored; use a dtype of fixed width whose "
             "bytes mean the same on every host (no objects, titles or long doubles)"
         )
     return name
+
+
+def stored_name(dtype: Dtype) -> str | None:
+    """Return the name of a dtype, ``None`` if arrays of it cannot be stored."""
+    if dtype.names is None:
+        return _element_name(dtype)
+    described = _described(dtype)
+    name = json.dumps(described, separators=(",", ":"))
+    return name if described is not None and len(name) <= _LONGEST_NAME else None
 
 
 @lru_cache(maxsize=256)
@@ -55,19 +64,11 @@ def dtype_named(name: str) -> Dtype:
     """
     try:
         dtype: Dtype = _built(json.loads(name) if name[:1] == "{" else name)
-        if _stored_name(dtype) == name:
+        if stored_name(dtype) == name:
             return dtype
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         pass
     raise ValueError(f"unknown dtype {name!r:.80}")
-
-
-def _stored_name(dtype: Dtype) -> str | None:
-    if dtype.names is None:
-        return _element_name(dtype)
-    described = _described(dtype)
-    name = json.dumps(described, separators=(",", ":"))
-    return name if described is not None and len(name) <= _LONGEST_NAME else None
 
 
 @lru_cache(maxsize=256)

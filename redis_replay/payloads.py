@@ -23,12 +23,12 @@ from redis_replay.blocks import joined
 from redis_replay.codec import Value
 from redis_replay.columns import ABSENT, decode_rows, verify_column
 from redis_replay.directory import ByteRange, Directory, directory_checksum, read_plan
-from redis_replay.drafts import draft_column
+from redis_replay.drafts import draft_as_given, draft_column
 from redis_replay.errors import PayloadCorrupted
 from redis_replay.fields import AS_GIVEN, FieldOptions
 from redis_replay.forms import ArrayForm, hand_out_as
 from redis_replay.layout import Column, aligned
-from redis_replay.rows import FieldCells, cells_by_field, row_lengths, row_rewards
+from redis_replay.rows import GroupCells, cells_of_rows, row_lengths, row_rewards
 
 __all__ = [
     "ABSENT",
@@ -98,7 +98,7 @@ def encode_group(
         TypeError: A row is no mapping, a field name no text, a cell cannot be stored, a reward is
             not one number. The message names group, row and field path.
     """
-    cells = cells_by_field(group_id, rows=rows)
+    cells = cells_of_rows(group_id, rows=rows)
     rewards = row_rewards(cells)
     columns, payload = _laid_out(cells, fields or {})
     checksums = _checksums(columns, payload)
@@ -108,8 +108,8 @@ def encode_group(
         directory=directory,
         payload_bytes=len(payload),
         checksum=directory_checksum(directory),
-        fields=tuple(cells),
-        lengths=row_lengths(group_id, rows=rows, cells=cells),
+        fields=tuple(cells.columns),
+        lengths=row_lengths(rows, cells=cells),
         rewards=rewards,
     )
 
@@ -343,17 +343,21 @@ def _allocated_bytes(length: int) -> int:
 
 
 def _laid_out(
-    cells: Mapping[str, FieldCells], fields: Mapping[str, FieldOptions]
+    cells: GroupCells, fields: Mapping[str, FieldOptions]
 ) -> tuple[tuple[Column, ...], bytes | memoryview]:
     """Return the columns, and the bytes of all of them."""
     columns: list[Column] = []
     pieces: list[Any] = []
     end = 0
-    for name, source in cells.items():
+    for name, given in cells.columns.items():
         offset = aligned(end)
-        column, stored = draft_column(source, offset=offset, options=fields.get(name, AS_GIVEN))
         if offset > end:
             pieces.append(bytes(offset - end))
+        is_usual = name not in fields and name not in cells.present
+        draft = draft_as_given(name, given, offset=offset) if is_usual else None
+        column, stored = draft or draft_column(
+            cells.of(name), offset=offset, options=fields.get(name, AS_GIVEN)
+        )
         pieces += stored
         columns.append(column)
         end = offset + column.length

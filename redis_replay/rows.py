@@ -4,14 +4,14 @@ The rows of a group are one mapping of fields per sample. A field is stored as a
 lack a field that others have, and reads back without it, which is not the same as ``None``. Two
 fields mean something to the store and are read here: how long a row is, and what it earned.
 
-Most groups are dictionaries of the same fields with cells of one type each. What can be said of
-such a column at once is not asked of its cells one by one.
+Most groups are dictionaries of the same fields, with lengths and rewards that are plain numbers.
+What can be said of such a column at once is not asked of its cells one by one.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -37,7 +37,6 @@ class FieldCells:
         cells: One per row that has the field.
         present: Numbers of those rows, upwards.
         row_count: Rows of the group.
-        types: Of the cells.
     """
 
     group_id: str
@@ -45,7 +44,6 @@ class FieldCells:
     cells: list[Any]
     present: Sequence[int]
     row_count: int
-    types: Set[type]
 
     @property
     def is_complete(self) -> bool:
@@ -57,7 +55,32 @@ class FieldCells:
         return f"group {self.group_id!r}, row {self.present[at]}: {self.name}"
 
 
-def cells_by_field(group_id: str, *, rows: Rows) -> dict[str, FieldCells]:
+@dataclass(slots=True)
+class GroupCells:
+    """The cells of a group.
+
+    Attributes:
+        row_count: Its rows.
+        columns: Of each field the cells of the rows that have it, in the order of the fields.
+        present: Numbers of the rows that have a field, upwards, where some lack it.
+    """
+
+    group_id: str
+    row_count: int
+    columns: dict[str, list[Any]]
+    present: dict[str, list[int]]
+
+    def of(self, name: str) -> FieldCells:
+        """Return the cells of a field."""
+        present = self.present.get(name, range(self.row_count))
+        return FieldCells(self.group_id, name, self.columns[name], present, self.row_count)
+
+    def complete(self, name: str) -> list[Any] | None:
+        """Return the cells of a field that all rows have, else ``None``."""
+        return None if name in self.present else self.columns.get(name)
+
+
+def cells_of_rows(group_id: str, *, rows: Rows) -> GroupCells:
     """Return the cells of all fields, in the order in which the rows first name them.
 
     Raises:
@@ -70,13 +93,9 @@ def cells_by_field(group_id: str, *, rows: Rows) -> dict[str, FieldCells]:
         raise ValueError(f"group {group_id!r}: {row_count} rows, but 1 to {MAX_ROWS} can be stored")
     columns = _complete_columns(rows)
     if columns is None:
-        return _ragged_columns(group_id, rows)
+        return _ragged_cells(group_id, rows)
     _check_field_names(group_id, tuple(columns))
-    everybody = range(row_count)
-    return {
-        name: FieldCells(group_id, name, cells, everybody, row_count, set(map(type, cells)))
-        for name, cells in columns.items()
-    }
+    return GroupCells(group_id, row_count, columns, {})
 
 
 def _complete_columns(rows: Rows) -> dict[str, list[Value]] | None:
@@ -89,7 +108,7 @@ def _complete_columns(rows: Rows) -> dict[str, list[Value]] | None:
         return None
 
 
-def _ragged_columns(group_id: str, rows: Rows) -> dict[str, FieldCells]:
+def _ragged_cells(group_id: str, rows: Rows) -> GroupCells:
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
@@ -98,16 +117,16 @@ def _ragged_columns(group_id: str, rows: Rows) -> dict[str, FieldCells]:
             )
     names = tuple(dict.fromkeys(chain.from_iterable(rows)))
     _check_field_names(group_id, names)
-    columns: dict[str, FieldCells] = {}
+    ragged = GroupCells(group_id, len(rows), {}, {})
     for name in names:
         present = [at for at, row in enumerate(rows) if name in row]
-        cells = [rows[at][name] for at in present]
-        types = set(map(type, cells))
-        columns[name] = FieldCells(group_id, name, cells, present, len(rows), types)
-    return columns
+        ragged.columns[name] = [rows[at][name] for at in present]
+        if len(present) < len(rows):
+            ragged.present[name] = present
+    return ragged
 
 
-def row_lengths(group_id: str, *, rows: Rows, cells: Mapping[str, FieldCells]) -> tuple[int, ...]:
+def row_lengths(rows: Rows, *, cells: GroupCells) -> tuple[int, ...]:
     """Return the sequence length of each row.
 
     That is ``length`` if it is an integer (Python, NumPy, or a zero-dimensional array), else the
@@ -116,28 +135,30 @@ def row_lengths(group_id: str, *, rows: Rows, cells: Mapping[str, FieldCells]) -
     Raises:
         ValueError: A length is negative; names group and row.
     """
-    return _lengths_at_once(cells, row_count=len(rows)) or tuple(
-        _row_length(group_id, index, row) for index, row in enumerate(rows)
+    return _lengths_at_once(cells) or tuple(
+        _row_length(cells.group_id, index, row) for index, row in enumerate(rows)
     )
 
 
-def _lengths_at_once(cells: Mapping[str, FieldCells], *, row_count: int) -> tuple[int, ...] | None:
+def _lengths_at_once(cells: GroupCells) -> tuple[int, ...] | None:
     """Return the lengths where all rows give theirs in the same usual way."""
-    given, input_ids = cells.get("length"), cells.get("input_ids")
-    if given is not None:
-        is_usual = given.is_complete and given.types == {int} and min(given.cells) >= 0
-        return tuple(given.cells) if is_usual else None
-    if input_ids is None:
-        return (0,) * row_count
-    if not (input_ids.is_complete and input_ids.types <= _MEASURED_BY_LEN):
+    if "length" in cells.columns:
+        lengths = cells.complete("length")
+        if lengths is None or set(map(type, lengths)) != {int} or min(lengths) < 0:
+            return None
+        return tuple(lengths)
+    if "input_ids" not in cells.columns:
+        return (0,) * cells.row_count
+    input_ids = cells.complete("input_ids")
+    if input_ids is None or not _MEASURED_BY_LEN.issuperset(map(type, input_ids)):
         return None
     try:
-        return tuple(map(len, input_ids.cells))
+        return tuple(map(len, input_ids))
     except TypeError:  # an array without axes
         return None
 
 
-def row_rewards(cells: Mapping[str, FieldCells]) -> tuple[float, ...] | None:
+def row_rewards(cells: GroupCells) -> tuple[float, ...] | None:
     """Return the reward of each row as a plain float, ``None`` if the rows have no ``reward``.
 
     Raises:
@@ -146,19 +167,20 @@ def row_rewards(cells: Mapping[str, FieldCells]) -> tuple[float, ...] | None:
         TypeError: Not one number. Shapes ``(1,)`` and ``(n, 1)`` are refused like any other array:
             one value must never be spread over rows, nor rows folded into one value.
     """
-    rewards = cells.get("reward")
+    rewards = cells.columns.get("reward")
     if rewards is None:
         return None
-    if not rewards.is_complete:
-        without = min(absent_rows(rewards.present, rewards.row_count))
+    if "reward" in cells.present:
+        without = min(absent_rows(cells.present["reward"], cells.row_count))
         raise ValueError(
-            f"group {rewards.group_id!r}, row {without}: reward is missing, and other rows have "
+            f"group {cells.group_id!r}, row {without}: reward is missing, and other rows have "
             "one; reward all rows of a group or none"
         )
-    if are_finite_floats(rewards.cells):
-        return tuple(rewards.cells)
+    if are_finite_floats(rewards):
+        return tuple(rewards)
     return tuple(
-        reward_as_float(cell, where=rewards.path(at)) for at, cell in enumerate(rewards.cells)
+        reward_as_float(reward, where=f"group {cells.group_id!r}, row {row}: reward")
+        for row, reward in enumerate(rewards)
     )
 
 

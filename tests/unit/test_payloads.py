@@ -15,11 +15,11 @@ from hypothesis.extra import numpy as npst
 
 from redis_replay.codec import encode_value
 from redis_replay.errors import ConfigurationError, PayloadCorrupted, SchemaMismatch
+from redis_replay.fields import FieldOptions
 from redis_replay.payloads import (
     ByteRange,
     Directory,
     EncodedGroup,
-    chunk_offsets,
     decode_columns,
     decode_group,
     directory_checksum,
@@ -78,6 +78,7 @@ ODD_COLUMNS: dict[str, list[Any]] = {
     "numpy scalars of several types": [np.float32(0.5), np.float64(0.5), np.int64(2), np.bool_(1)],
     "zero-dimensional arrays": [np.array(row, "f8") for row in range(4)],
     "arrays and scalars": [np.array(5.0), np.float64(5.0), np.array([5.0]), 5.0],
+    "memory maps and arrays": [np.zeros(3).view(np.memmap), np.ones(3), np.ones(3), np.ones(3)],
     "one shape": [np.full((2, 3), row, ">f4") for row in range(4)],
     "jagged": [np.arange(row, dtype="i8") for row in (5, 0, 9, 1)],
     "jagged in several dimensions": [np.zeros(shape) for shape in ((2, 3), (1,), (), (4, 0, 1))],
@@ -86,6 +87,7 @@ ODD_COLUMNS: dict[str, list[Any]] = {
     "several dtypes": [np.zeros(2, dtype) for dtype in ("i4", "i8", "f4", ">i4")],
     "bfloat16": [np.ones((3, 4), ml_dtypes.bfloat16)] * 4,
     "bfloat16 scalars": [ml_dtypes.bfloat16(row) for row in range(4)],
+    "structures": [np.ones(2, np.dtype([("a", "u1"), ("b", "f8")], align=True))] * 4,
     "time": [np.array([row], "M8[ms]") for row in range(4)],
     "text": ["", "a", "\ud800", "длинный текст"],
     "arrays of text": [np.array(["a", "bc"])] * 4,
@@ -110,6 +112,12 @@ def test_a_column_comes_back_exactly(column: str) -> None:
 def test_a_group_of_one_row_comes_back_exactly(column: str) -> None:
     for cell in ODD_COLUMNS[column]:
         assert_round_trip([{column: cell}])
+
+
+@pytest.mark.parametrize("column", ODD_COLUMNS)
+def test_a_field_is_stored_the_same_with_options_that_ask_for_nothing(column: str) -> None:
+    rows = [{column: cell} for cell in ODD_COLUMNS[column]]
+    assert encode_group("g", rows) == encode_group("g", rows, fields={column: FieldOptions()})
 
 
 @pytest.mark.parametrize("axes", [31, 32, 63, 64])
@@ -302,32 +310,6 @@ def test_the_checksum_of_the_directory_covers_what_no_column_covers() -> None:
         decode_group("g", renamed, group.payload, checksum=group.checksum)
 
 
-# --- chunks ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("payload_bytes", "chunk_bytes", "expected"),
-    [
-        (0, 4, [(0, 0)]),
-        (1, 4, [(0, 1)]),
-        (4, 4, [(0, 4)]),
-        (5, 4, [(0, 4), (4, 1)]),
-        (12, 4, [(0, 4), (4, 4), (8, 4)]),
-        (2, 1, [(0, 1), (1, 1)]),
-    ],
-)
-def test_chunks_cover_the_payload(
-    payload_bytes: int, chunk_bytes: int, expected: list[tuple[int, int]]
-) -> None:
-    assert expected == chunk_offsets(payload_bytes, chunk_bytes)
-
-
-@pytest.mark.parametrize(("payload_bytes", "chunk_bytes"), [(-1, 4), (4, 0), (4, -1)])
-def test_chunks_without_size_are_refused(payload_bytes: int, chunk_bytes: int) -> None:
-    with pytest.raises(ValueError, match="into chunks of"):
-        chunk_offsets(payload_bytes, chunk_bytes)
-
-
 # --- properties ------------------------------------------------------------------------------
 
 
@@ -371,6 +353,15 @@ def test_any_group_comes_back_whole_and_in_parts(
         for name in (rows[0] if fields is None else dict.fromkeys(fields))
     }
     assert exactly(expected) == exactly(columns)
+
+
+@settings(max_examples=100, deadline=None)
+@given(groups())
+def test_any_field_is_stored_the_same_with_options_that_ask_for_nothing(
+    rows: list[dict[str, Any]],
+) -> None:
+    options = dict.fromkeys(rows[0], FieldOptions())
+    assert encode_group("g", rows) == encode_group("g", rows, fields=options)
 
 
 @settings(max_examples=300, deadline=None)

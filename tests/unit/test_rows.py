@@ -16,7 +16,7 @@ import pytest
 from redis_replay.codec import encode_value
 from redis_replay.directory import MAX_ROWS
 from redis_replay.payloads import decode_group, encode_group
-from redis_replay.rows import cells_by_field, row_lengths
+from redis_replay.rows import cells_of_rows, row_lengths
 
 
 def round_trip(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -123,7 +123,7 @@ def test_a_row_without_the_field_that_gives_lengths_to_others_has_its_own() -> N
 
 
 def lengths_of(rows: list[dict[str, Any]]) -> tuple[int, ...]:
-    return row_lengths("g", rows=rows, cells=cells_by_field("g", rows=rows))
+    return row_lengths(rows, cells=cells_of_rows("g", rows=rows))
 
 
 def test_lengths_of_rows_that_ended_at_once_are_zero() -> None:
