@@ -35,6 +35,9 @@ _LANES: Final = 2
 _SILENCE_SECONDS: Final = 5.0
 """After this long without a byte, or half of it, a channel is given up."""
 
+_SEND_BUFFER_BYTES: Final = 1024 * 1024
+"""What a local socket takes ahead of the server; the system gives less where it allows less."""
+
 _TURN_BYTES: Final = 1024 * 1024
 """What one task moves before the others have their turn."""
 
@@ -48,6 +51,8 @@ class Channel:
     def __init__(self, opened: socket.socket) -> None:
         self._socket = opened
         self._is_tls = isinstance(opened, ssl.SSLSocket)
+        if opened.family == socket.AF_UNIX:  # others find out for themselves what is good
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._moved = 0
         self._patience = anyio.CancelScope()
         self._progress: Progress = NO_PROGRESS
