@@ -40,7 +40,7 @@ from redis_replay.layout import (
     spread,
     spread_bounds,
 )
-from redis_replay.narrowing import narrow, narrowed_name
+from redis_replay.narrowing import narrow, narrow_together, narrowed_name
 from redis_replay.rows import FieldCells
 from redis_replay.sharing import LEAST_SHARED_BYTES, Shared, SharedValues, mostly_shared
 
@@ -118,7 +118,9 @@ def _array_draft(source: FieldCells, offset: int, options: FieldOptions) -> Draf
     if shapes.count(shapes[0]) == len(shapes):
         shapes = shapes[:1]
     if narrowed:
-        pieces = [_narrowed(source, at, array, narrowed) for at, array in enumerate(arrays)]
+        pieces = narrow_together(arrays, name=narrowed) or [
+            _narrowed(source, at, array, narrowed) for at, array in enumerate(arrays)
+        ]
     else:
         pieces = list(map(np.ascontiguousarray, arrays))
     if len(shapes) == 1:

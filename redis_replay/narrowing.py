@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +15,7 @@ from redis_replay.fields import BITS
 
 _NUMBERS: Final = "biuf"
 _BITS_A_BYTE: Final = 8
+_MOST_TOGETHER_BYTES: Final = 1024 * 1024
 
 
 def narrowed_name(dtype: np.dtype[Any], *, target: str) -> str | None:
@@ -31,16 +34,37 @@ def narrow(array: Array, *, name: str) -> Array:
     Raises:
         ValueError: A value would not come back; names it and its place.
     """
-    dtype = np.dtype(np.bool_) if name == BITS else dtype_named(name)
-    with np.errstate(all="ignore"):
-        small = np.ascontiguousarray(array.astype(dtype).reshape(array.shape))
-        changed = _bits_of(small.astype(array.dtype)) != _bits_of(array)
+    small, changed = _cast(array, name)
     if changed.any():
         place = np.unravel_index(int(changed.argmax()), array.shape)
         at = f"[{', '.join(map(str, place))}]" if place else ""
-        shown = BITS if name == BITS else dtype.name
+        shown = BITS if name == BITS else small.dtype.name
         raise ValueError(f"{at} is {array[place]}, which {shown} does not hold exactly")
     return np.packbits(small.reshape(-1), bitorder="little") if name == BITS else small
+
+
+def narrow_together(arrays: Sequence[Array], *, name: str) -> list[Array] | None:
+    """Return flat what `narrow` makes of each of several arrays of one dtype, in fewer steps.
+
+    ``None`` if a value would not come back, or if the arrays are so large that it takes no longer
+    one by one.
+    """
+    if sum([array.nbytes for array in arrays]) > _MOST_TOGETHER_BYTES:
+        return None
+    small, changed = _cast(np.concatenate([array.reshape(-1) for array in arrays]), name)
+    if changed.any():
+        return None
+    stops = accumulate([array.size for array in arrays], initial=0)
+    parts = [small[start:stop] for start, stop in pairwise(stops)]
+    return [np.packbits(part, bitorder="little") for part in parts] if name == BITS else parts
+
+
+def _cast(array: Array, name: str) -> tuple[Array, Array]:
+    """Return an array in the dtype of this name, and which elements would not come back, flat."""
+    dtype = np.dtype(np.bool_) if name == BITS else dtype_named(name)
+    with np.errstate(all="ignore"):
+        small = np.ascontiguousarray(array.astype(dtype).reshape(array.shape))
+        return small, _bits_of(small.astype(array.dtype)) != _bits_of(array)
 
 
 def widened(stored: Buffer, *, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

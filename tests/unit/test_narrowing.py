@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import ml_dtypes
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from redis_replay.directory import Directory, directory_checksum, read_plan
 from redis_replay.errors import PayloadCorrupted
 from redis_replay.fields import FieldOptions
+from redis_replay.narrowing import narrow, narrow_together, narrowed_name
 from redis_replay.payloads import decode_columns, decode_group, encode_group
 from tests.identity import identity_of
 
@@ -135,17 +137,17 @@ NUMBERS = st.sampled_from(["?", "<i1", ">i2", "<i4", ">i8", "<u2", "<u8", "<f2",
 TARGETS = st.sampled_from(["bits", "bool", "int8", "uint16", "int32", "float16", "float32"])
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    NUMBERS.flatmap(
-        lambda dtype: st.lists(
-            npst.arrays(dtype, npst.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=4)),
-            min_size=1,
-            max_size=3,
-        )
-    ),
-    TARGETS,
+ARRAYS = NUMBERS.flatmap(
+    lambda dtype: st.lists(
+        npst.arrays(dtype, npst.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=4)),
+        min_size=1,
+        max_size=3,
+    )
 )
+
+
+@settings(max_examples=150, deadline=None)
+@given(ARRAYS, TARGETS)
 def test_narrowing_is_exact_or_refused(cells: list[Any], narrow_to: str) -> None:
     rows, refused = [{"x": cell} for cell in cells], ""
     try:
@@ -155,6 +157,27 @@ def test_narrowing_is_exact_or_refused(cells: list[Any], narrow_to: str) -> None
     if refused:
         assert "does not hold exactly" in refused
         return
+    assert identity_of(rows) == identity_of(decode_group("g7", group.directory, group.payload))
+
+
+@settings(max_examples=150, deadline=None)
+@given(ARRAYS, TARGETS)
+def test_arrays_are_narrowed_together_as_one_by_one(arrays: list[Any], target: str) -> None:
+    name = narrowed_name(arrays[0].dtype, target=target)
+    assume(name is not None)
+    assert name is not None
+    alone: list[Any] | None = None
+    with suppress(ValueError):
+        alone = [narrow(array, name=name).tobytes() for array in arrays]
+    together = narrow_together(arrays, name=name)
+    assert alone == (None if together is None else [array.tobytes() for array in together])
+
+
+def test_large_arrays_are_narrowed_one_by_one() -> None:
+    rows = [{"x": np.arange(row, 100_000 + row)} for row in range(2)]
+    assert narrow_together([row["x"] for row in rows], name="<i4") is None
+    group = encoded(rows, "int32")
+    assert 2 * 4 * 100_000 == group.payload_bytes
     assert identity_of(rows) == identity_of(decode_group("g7", group.directory, group.payload))
 
 
