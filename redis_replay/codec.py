@@ -69,6 +69,10 @@ _TEXT: Final = frozenset({str})
 _UNPACKED: Final = _PLAIN | {bytes}
 _BIG_INTEGER: Final = 3
 _SHARED: Final = 4
+_LIST_OF: Final = b"\xdd"
+"""Before a number of four bytes and as many values, it makes them one list."""
+
+_UNREADABLE: Final = (ValueError, TypeError, OverflowError, msgpack.UnpackException)
 
 
 class _Form(Enum):
@@ -138,6 +142,42 @@ def value_decoder(
         shared: The values that stand beside the cells: bytes, or a kind and a read-only array.
     """
 
+    read_extension = _extension_reader(hand_out, shared)
+
+    def decode(encoded: Buffer) -> Any:
+        try:
+            packed = msgpack.unpackb(
+                encoded, ext_hook=read_extension, unicode_errors="surrogatepass"
+            )
+            return packed if type(packed) in _UNPACKED else _restored(packed, 0)
+        except _UNREADABLE as error:
+            raise PayloadCorrupted(f"{path}: unreadable value: {error}") from error
+
+    return decode
+
+
+def decode_values(
+    encoded: Buffer, path: str, *, count: int, hand_out: HandOut = read_only
+) -> list[Any]:
+    """Return values that stand back to back. Much faster than one after the other.
+
+    Raises:
+        PayloadCorrupted: The bytes are not those of exactly so many values.
+        ConfigurationError: An array needs a package that is not installed.
+    """
+    whole = b"".join((_LIST_OF, count.to_bytes(4, "big"), encoded))
+    try:
+        packed: list[Any] = msgpack.unpackb(
+            whole, ext_hook=_extension_reader(hand_out, ()), unicode_errors="surrogatepass"
+        )
+        if _UNPACKED.issuperset(map(type, packed)):
+            return packed
+        return [_restored(value, 0) for value in packed]
+    except _UNREADABLE as error:
+        raise PayloadCorrupted(f"{path}: unreadable values: {error}") from error
+
+
+def _extension_reader(hand_out: HandOut, shared: Sequence[Any]) -> Callable[[int, bytes], Any]:
     def read_extension(code: int, body: bytes) -> Any:
         if code == _BIG_INTEGER:
             return int.from_bytes(body, "little", signed=True)
@@ -147,16 +187,7 @@ def value_decoder(
             return _shared_value(shared, body, hand_out)
         return _read_array(kind_coded(code), body, hand_out)
 
-    def decode(encoded: Buffer) -> Any:
-        try:
-            packed = msgpack.unpackb(
-                encoded, ext_hook=read_extension, unicode_errors="surrogatepass"
-            )
-            return packed if type(packed) in _UNPACKED else _restored(packed, 0)
-        except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
-            raise PayloadCorrupted(f"{path}: unreadable value: {error}") from error
-
-    return decode
+    return read_extension
 
 
 def decode_value(encoded: Buffer, path: str, *, hand_out: HandOut = read_only) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from enum import Enum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -21,11 +21,11 @@ from redis_replay.arrays import (
     read_only,
     view_over,
 )
-from redis_replay.codec import value_decoder
+from redis_replay.codec import decode_values, value_decoder
 from redis_replay.compression import expander
 from redis_replay.dtypes import dtype_named
 from redis_replay.errors import PayloadCorrupted
-from redis_replay.layout import BYTES, CELLS, Column
+from redis_replay.layout import AS_IS, BYTES, CELLS, Column
 from redis_replay.narrowing import widened
 
 
@@ -36,12 +36,29 @@ class _Absent(Enum):
 ABSENT: Final = _Absent.ABSENT
 """Stands in a list of cells for a row that lacks the field."""
 
+_NOT_CELLS: Final = (PayloadCorrupted, ValueError, OverflowError)
 
-def verify_column(column: Column, checksum: int, stored: Buffer, *, group_id: str | None) -> None:
-    """Compare the bytes of a whole column with their checksum.
+
+def whole_column(
+    column: Column,
+    checksum: int,
+    stored: memoryview,
+    *,
+    group_id: str | None,
+    hand_out: HandOut = read_only,
+) -> list[Any]:
+    """Compare all bytes of a column with their checksum, and return the cells of all rows.
+
+    Args:
+        column: The column.
+        checksum: xxh3_64 of its bytes.
+        stored: All its bytes.
+        group_id: Named in errors.
+        hand_out: What becomes of each array.
 
     Raises:
-        PayloadCorrupted: They fail their checksum.
+        PayloadCorrupted: They fail their checksum, or are not such cells.
+        ConfigurationError: An array needs a package that is not installed.
     """
     if xxhash.xxh3_64_intdigest(stored) != checksum:
         raise PayloadCorrupted(
@@ -49,6 +66,27 @@ def verify_column(column: Column, checksum: int, stored: Buffer, *, group_id: st
             group_id=group_id,
             field=column.name,
         )
+    rows = range(len(column.bounds) - 1)
+    if column.storage is AS_IS:
+        try:
+            if column.kind == CELLS:
+                return decode_values(stored, column.name, count=len(rows), hand_out=hand_out)
+            return _raw_arrays(column, stored, start=0, rows=rows, hand_out=hand_out)
+        except _NOT_CELLS:
+            pass  # what is wrong is found below, row by row
+    blobs: dict[int, Buffer] = {
+        at: stored[blob.offset : blob.offset + blob.length]
+        for at, blob in enumerate(column.storage.blobs)
+    }
+    return decode_rows(
+        column,
+        stored,
+        start=column.bounds[0],
+        rows=rows,
+        group_id=group_id,
+        blobs=blobs,
+        hand_out=hand_out,
+    )
 
 
 def decode_rows(
@@ -102,7 +140,7 @@ def decode_rows(
             elif restore is not None:
                 cells.append(restore(stored, column.shape_of(row)))
         return cells
-    except (PayloadCorrupted, ValueError, OverflowError) as error:
+    except _NOT_CELLS as error:
         where = f"group {group_id!r}" if row is None else f"group {group_id!r}, row {row}"
         what = f": {error}" if decode is not None else f", field {column.name!r}: {error}"
         raise PayloadCorrupted(
@@ -118,27 +156,34 @@ def _raw_arrays(
 ) -> list[Any]:
     """Return arrays over the buffer; the width of their elements is checked against the rows."""
     kind, dtype = kind_named(column.kind), dtype_named(column.dtype)
-    first = column.bounds[rows.start]
-    count, rest = divmod(column.bounds[rows.stop] - first, dtype.itemsize)
+    bounds = column.bounds
+    count, rest = divmod(bounds[rows.stop] - bounds[rows.start], dtype.itemsize)
     if rest:
         raise ValueError(f"its bytes are not a number of {dtype}")
-    elements = view_over(buffer, dtype=dtype, shape=(count,), start=start)
-    if hand_out is read_only:
+    elements = np.frombuffer(buffer, dtype, count, start) if count else np.empty(0, dtype)
+    if hand_out is read_only and elements.flags.writeable:
         elements = read_only(elements)  # then so are all views of it
-    arrays: list[Array]
-    if len(column.shapes) == 1 and 0 < len(column.shapes[0]) < MAX_DIMENSIONS:
-        arrays = list(elements.reshape(len(rows), *column.shapes[0]))
+    [shape, *others] = column.shapes
+    if not others and 0 < len(shape) < MAX_DIMENSIONS:
+        arrays: list[Array] = list(elements.reshape(len(rows), *shape))
     else:
-        width, bounds = dtype.itemsize, column.bounds[rows.start : rows.stop + 1]
-        arrays = [
-            elements[(begin - first) // width : (end - first) // width].reshape(
-                column.shape_of(row)
-            )
-            for row, (begin, end) in zip(rows, pairwise(bounds), strict=True)
-        ]
+        arrays = _one_by_one(column, elements, rows)
     if kind is ARRAY and hand_out is read_only:
         return arrays
     return [kind.restored(array, hand_out) for array in arrays]
+
+
+def _one_by_one(column: Column, elements: Array, rows: range) -> list[Array]:
+    """Return the arrays of rows whose shapes differ, over their elements."""
+    is_even = len(column.shapes) == 1
+    shapes = column.shapes * len(rows) if is_even else column.shapes[rows.start : rows.stop]
+    bounds = list(accumulate(map(math.prod, shapes), initial=0))
+    if bounds[-1] != len(elements):
+        raise ValueError(f"{len(elements)} elements are not rows of {bounds[-1]}")
+    arrays = [elements[start:stop] for start, stop in pairwise(bounds)]
+    if {1}.issuperset(map(len, shapes)):
+        return arrays
+    return [array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)]
 
 
 def _array_reader(column: Column, hand_out: HandOut) -> Callable[[Buffer, tuple[int, ...]], Any]:

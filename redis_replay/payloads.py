@@ -21,7 +21,7 @@ import xxhash
 from redis_replay.arrays import Buffer, HandOut, read_only
 from redis_replay.blocks import joined
 from redis_replay.codec import Value
-from redis_replay.columns import ABSENT, decode_rows, verify_column
+from redis_replay.columns import ABSENT, decode_rows, whole_column
 from redis_replay.directory import ByteRange, Directory, directory_checksum, read_plan
 from redis_replay.drafts import draft_as_given, draft_column
 from redis_replay.errors import PayloadCorrupted
@@ -179,18 +179,20 @@ def decode_whole(
         ConfigurationError: A dtype or a form needs a package that is not installed.
     """
     columns, view = directory.with_checksums(fields), memoryview(payload)
+    if hand_out is read_only:
+        view = view.toreadonly()
     if view.nbytes != directory.payload_bytes:
         raise PayloadCorrupted(
             f"group {group_id!r}: {view.nbytes} payload bytes instead of {directory.payload_bytes}",
             group_id=group_id,
         )
     return {
-        column.name: _whole_column(
+        column.name: whole_column(
             column,
             checksum,
             view[column.offset : column.offset + column.length],
-            group_id,
-            hand_out,
+            group_id=group_id,
+            hand_out=hand_out,
         )
         for column, checksum in columns
     }
@@ -232,7 +234,9 @@ def decode_columns(
         parts = plan[column.name]
         if rows is None and len(parts) == 1 and parts[0].whole_column:
             received = buffers[parts[0]]
-            result[column.name] = _whole_column(column, checksum, received, group_id, hand_out)
+            result[column.name] = whole_column(
+                column, checksum, memoryview(received), group_id=group_id, hand_out=hand_out
+            )
             continue
         blobs: dict[int, Buffer] = {p.blob: buffers[p] for p in parts if p.blob is not None}
         found: dict[int, Any] = {}
@@ -241,7 +245,9 @@ def decode_columns(
                 continue
             span, received = range(part.start_row, part.stop_row), buffers[part]
             if part.whole_column:
-                cells = _whole_column(column, checksum, received, group_id, hand_out)
+                cells = whole_column(
+                    column, checksum, memoryview(received), group_id=group_id, hand_out=hand_out
+                )
                 found = dict(enumerate(cells))
                 break
             cells = decode_rows(
@@ -282,27 +288,6 @@ def _check_received(
             group_id=group_id,
             field=part.field,
         )
-
-
-def _whole_column(
-    column: Column, checksum: int, stored: Buffer, group_id: str | None, hand_out: HandOut
-) -> list[Any]:
-    """Verify all bytes of a column and return the cells of all rows."""
-    verify_column(column, checksum, stored, group_id=group_id)
-    shared = column.storage.blobs
-    blobs: dict[int, Buffer] | None = None
-    if shared:
-        view = memoryview(stored)
-        blobs = {at: view[b.offset : b.offset + b.length] for at, b in enumerate(shared)}
-    return decode_rows(
-        column,
-        stored,
-        start=column.bounds[0],
-        rows=range(len(column.bounds) - 1),
-        group_id=group_id,
-        blobs=blobs,
-        hand_out=hand_out,
-    )
 
 
 def chunk_offsets(payload_bytes: int, chunk_bytes: int) -> list[tuple[int, int]]:

@@ -21,7 +21,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from redis_replay.codec import MAX_DEPTH, decode_value, encode_value, lower_value, value_packer
+from redis_replay.codec import (
+    MAX_DEPTH,
+    decode_value,
+    decode_values,
+    encode_value,
+    lower_value,
+    value_packer,
+)
 from redis_replay.errors import PayloadCorrupted
 from tests.identity import identity_of
 
@@ -345,3 +352,31 @@ def test_damaged_bytes_are_a_value_or_corruption_and_nothing_else(
     except PayloadCorrupted:
         return
     assert_round_trip(decoded)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(VALUES, max_size=5), st.integers(1, 3))
+def test_values_back_to_back_come_back_together_if_they_are_so_many(
+    values: list[Any], more: int
+) -> None:
+    encoded = b"".join(encode_value(value, "x") for value in values)
+    for received in (encoded, memoryview(bytearray(encoded))):
+        decoded = decode_values(received, "x", count=len(values))
+        assert identity_of([decode_value(encode_value(v, "x"), "x") for v in values]) == (
+            identity_of(decoded)
+        )
+    for count, bytes_there in (
+        (len(values) + more, encoded),
+        (max(len(values) - more, 0), encoded + b"\xc0" * (not values)),
+        (len(values), encoded + b"\xc0"),
+        (len(values) + 1, encoded + b"\xc4"),
+    ):
+        with pytest.raises(PayloadCorrupted, match="x: unreadable values"):
+            decode_values(bytes_there, "x", count=count)
+
+
+@pytest.mark.parametrize("value", [[], {}, [[[]]], (), {1: 2}, np.arange(3), 2**70, b""])
+def test_one_value_among_plain_ones_is_what_it_was(value: Any) -> None:
+    values = [1, "a", value, None]
+    encoded = b"".join(encode_value(one, "x") for one in values)
+    assert identity_of(values) == identity_of(decode_values(encoded, "x", count=4))
