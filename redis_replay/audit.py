@@ -38,7 +38,7 @@ from redis_replay._redis.records import (
     unpack_items,
 )
 from redis_replay.errors import PayloadCorrupted, StoreCorrupted, StoreMissing
-from redis_replay.groups import unpack_record
+from redis_replay.group_record import unpack_record
 from redis_replay.selected import parse_selected
 from redis_replay.transitions import ENDS
 from redis_replay.types import GroupState

@@ -24,7 +24,8 @@ from redis_replay._redis.scripts import Claim, Claimed, ClaimExact, Requeue, Set
 from redis_replay.checkpoint_info import new_saved_id, now_ms
 from redis_replay.damage import Damage, quarantine
 from redis_replay.errors import PayloadDamaged, StoreError
-from redis_replay.groups import GroupRecord, batch_meta
+from redis_replay.group_record import GroupRecord
+from redis_replay.groups import batch_meta
 from redis_replay.meta import KVBatchMeta
 from redis_replay.selection import Selection
 from redis_replay.session import Session

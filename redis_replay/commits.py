@@ -22,7 +22,8 @@ from redis_replay.codec import Value
 from redis_replay.dynamic_sampling import rewards_carry_no_signal
 from redis_replay.errors import ReplayError, StaleAttempt, StoreUnavailable, UnknownGroup
 from redis_replay.fields import FieldOptions
-from redis_replay.groups import pack_record, payload_writes
+from redis_replay.group_record import pack_record
+from redis_replay.groups import payload_writes
 from redis_replay.payloads import EncodedGroup, encode_group, thrifty_chunk_bytes
 from redis_replay.rewards import sum_of_rewards
 from redis_replay.session import Session

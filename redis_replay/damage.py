@@ -17,7 +17,7 @@ from redis_replay._redis.quarantine_scripts import Quarantine
 from redis_replay._redis.records import CommittedSlot
 from redis_replay.attachment import Attachment
 from redis_replay.errors import PayloadDamaged, ReplayError, StaleAttempt, UnknownGroup
-from redis_replay.groups import GroupRecord
+from redis_replay.group_record import GroupRecord
 from redis_replay.session import Link
 
 _LOG = logging.getLogger(__name__)

@@ -142,7 +142,7 @@ def decoded_rows(
     result: list[dict[str, Any]] = [
         dict(zip(columns, cells, strict=True)) for cells in cells_of_rows
     ]
-    if any(column.storage.absent for column in directory.columns):
+    if directory.layout.has_absent_rows:
         result = [_without_absent(cells) for cells in result]
     if read.written:
         for at, row in enumerate(rows):

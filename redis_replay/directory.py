@@ -3,38 +3,39 @@
 A payload is one byte string, laid out column by column in the order of the fields. Each column
 starts at the next multiple of 16 and holds its rows back to back: the raw bytes of arrays that
 share one dtype, or one encoded cell per row. The directory travels apart from it (in the group's
-record) as msgpack; `entries` says what stands in each entry::
+record) as msgpack; `shorthand` says what stands in layout and numbers::
 
-    [format, rows, payload bytes, [entry, ...]]
+    [3, rows, layout, numbers, checksums]
 
-The format written is the lowest that can say what there is to say, so that a group that needs
-nothing new is still read by older versions of this package; formats from 1 to `DIRECTORY_FORMAT`
-are read (D58). ``checksum`` is the xxh3_64 of the column's bytes. A read of less than a whole
-column is therefore unverified, and `ByteRange.whole_column` says so.
+Formats 1 and 2 (`entries`) are read for ever (D58). ``checksums`` are those of the columns, xxh3_64
+as eight little-endian bytes each. A read of less than a whole column is therefore unverified, and
+`ByteRange.whole_column` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgpack
 import xxhash
 
-from redis_replay.entries import entry_of, read_entry
+from redis_replay.entries import read_entries
 from redis_replay.errors import PayloadCorrupted, SchemaMismatch
-from redis_replay.layout import Column, aligned
+from redis_replay.layout import Column, Layout
+from redis_replay.shorthand import read_layout, shorten
 
-DIRECTORY_FORMAT: Final = 2
+DIRECTORY_FORMAT: Final = 3
 MAX_ROWS: Final = 65_536
 MAX_FIELD_NAME_BYTES: Final = 256
 _FIRST_FORMAT: Final = 1
-_MALFORMED: Final = (ValueError, TypeError, LookupError, OverflowError)
+_MALFORMED: Final = (ValueError, TypeError, LookupError, OverflowError, struct.error)
 
 
-@dataclass(frozen=True, slots=True)
-class ByteRange:
+class ByteRange(NamedTuple):
     """Bytes of a payload that a reader needs, never empty.
 
     Attributes:
@@ -56,26 +57,39 @@ class ByteRange:
     blob: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Directory:
-    """All columns of one payload.
+    """All columns of one payload. Nobody changes one.
+
+    Not frozen, which would double what a claim pays for each of its groups.
 
     Attributes:
-        row_count: Rows of the group.
-        payload_bytes: Length of the whole payload.
-        columns: In the order of the fields, which is the order of the bytes.
+        layout: Where they lie, and what they are; other groups share it.
         checksums: xxh3_64 of the bytes of each column.
     """
 
-    row_count: int
-    payload_bytes: int
-    columns: tuple[Column, ...]
+    layout: Layout
     checksums: tuple[int, ...]
+
+    @property
+    def row_count(self) -> int:
+        """Rows of the group."""
+        return self.layout.row_count
+
+    @property
+    def payload_bytes(self) -> int:
+        """Length of the whole payload."""
+        return self.layout.payload_bytes
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All columns, in the order of the fields, which is the order of the bytes."""
+        return self.layout.columns
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of all fields, in the order in which they were given."""
-        return tuple(column.name for column in self.columns)
+        return self.layout.fields
 
     def select(self, fields: Sequence[str] | None) -> tuple[Column, ...]:
         """Return the columns of these fields in this order, all of them for ``None``.
@@ -83,30 +97,21 @@ class Directory:
         Raises:
             ValueError: A field is named that the payload has not; the message lists what it has.
         """
-        if fields is None:
-            return self.columns
         return tuple([column for column, _ in self.with_checksums(fields)])
 
-    def with_checksums(self, fields: Sequence[str] | None) -> Sequence[tuple[Column, int]]:
+    def with_checksums(self, fields: Sequence[str] | None) -> Iterable[tuple[Column, int]]:
         """Return the columns of `select`, each with the checksum of its bytes. Raises as it."""
-        both = tuple(zip(self.columns, self.checksums, strict=True))
         if fields is None:
-            return both
-        by_name = {column.name: (column, checksum) for column, checksum in both}
+            return zip(self.columns, self.checksums, strict=True)
+        by_name = self.layout.by_name
         unknown = [name for name in fields if name not in by_name]
         if unknown:
             raise ValueError(
                 f"no field {', '.join(map(repr, unknown))}; there are "
                 f"{', '.join(map(repr, by_name))}"
             )
-        return [by_name[name] for name in dict.fromkeys(fields)]
-
-    def to_bytes(self) -> bytes:
-        """Return the packed directory."""
-        entries = list(map(entry_of, self.columns, self.checksums))
-        is_first = all(column.is_plain for column in self.columns)
-        written = _FIRST_FORMAT if is_first else DIRECTORY_FORMAT
-        return msgpack.packb([written, self.row_count, self.payload_bytes, entries])
+        places = [by_name[name] for name in dict.fromkeys(fields)]
+        return [(self.columns[at], self.checksums[at]) for at in places]
 
     @classmethod
     def from_bytes(
@@ -115,7 +120,7 @@ class Directory:
         """Read a packed directory.
 
         Args:
-            encoded: What `to_bytes` returned.
+            encoded: What `pack_directory` returned, or what older versions of this package wrote.
             group_id: Named in errors.
             checksum: If given, the `directory_checksum` that the bytes must have.
 
@@ -128,15 +133,45 @@ class Directory:
                 f"group {group_id!r}: the payload directory fails its checksum", group_id=group_id
             )
         try:
-            unpacked: Any = msgpack.unpackb(encoded)
-            require_known_format(
-                unpacked[0], known=DIRECTORY_FORMAT, what=f"group {group_id!r}: its directory"
-            )
-            return cls(*_read_directory(*unpacked))
+            unpacked: Any = msgpack.unpackb(encoded, use_list=False)
+            found = unpacked[0]
+            if type(found) is not int or not _FIRST_FORMAT <= found <= DIRECTORY_FORMAT:
+                refuse_format(
+                    found, known=DIRECTORY_FORMAT, what=f"group {group_id!r}: its directory"
+                )
+            row_count = unpacked[1]
+            if type(row_count) is not int or not 1 <= row_count <= MAX_ROWS:
+                raise ValueError(f"{row_count!r} rows")
+            if found < DIRECTORY_FORMAT:
+                return cls(*read_entries(*unpacked))
+            _, _, packed_layout, numbers, checksums = unpacked
+            layout = read_layout(packed_layout, row_count, numbers)
+            return cls(layout, _checksums_of(len(layout.columns)).unpack(checksums))
         except (*_MALFORMED, msgpack.UnpackException) as error:
             raise PayloadCorrupted(
                 f"group {group_id!r}: unreadable payload directory: {error}", group_id=group_id
             ) from error
+
+
+def pack_directory(
+    columns: Sequence[Column], checksums: Sequence[int], *, lengths: Sequence[int]
+) -> bytes:
+    """Return the packed directory of a payload.
+
+    Args:
+        columns: All columns, in the order of their bytes.
+        checksums: Of each column.
+        lengths: Sequence length of each row.
+    """
+    layout, numbers = shorten(columns, lengths)
+    packed = _checksums_of(len(columns)).pack(*checksums)
+    encoded: bytes = msgpack.packb([DIRECTORY_FORMAT, len(lengths), layout, numbers, packed])
+    return encoded
+
+
+@lru_cache
+def _checksums_of(columns: int) -> struct.Struct:
+    return struct.Struct(f"<{columns}Q")
 
 
 def directory_checksum(encoded: bytes) -> int:
@@ -144,20 +179,19 @@ def directory_checksum(encoded: bytes) -> int:
     return xxhash.xxh3_64_intdigest(encoded)
 
 
-def require_known_format(found: object, *, known: int, what: str) -> None:
-    """Return if what has a format may be read here.
+def refuse_format(found: object, *, known: int, what: str) -> NoReturn:
+    """Say why something is not read here.
 
     Raises:
         SchemaMismatch: A newer version of this package wrote it; it is not damaged.
-        ValueError: It is no format at all.
+        ValueError: Its format is none at all.
     """
-    if type(found) is not int or found < _FIRST_FORMAT:
+    if type(found) is not int or found <= known:
         raise ValueError(f"{found!r} is no format")
-    if found > known:
-        raise SchemaMismatch(
-            f"{what} has format {found}, and this version of redis-replay reads formats up to "
-            f"{known}; install the version that wrote it"
-        )
+    raise SchemaMismatch(
+        f"{what} has format {found}, and this version of redis-replay reads formats up to "
+        f"{known}; install the version that wrote it"
+    )
 
 
 def read_plan(
@@ -213,25 +247,3 @@ def _runs(directory: Directory, *, rows: Sequence[int]) -> Iterator[tuple[int, i
         if position == len(wanted) or wanted[position] != wanted[position - 1] + 1:
             yield wanted[start], wanted[position - 1] + 1
             start = position
-
-
-def _read_directory(
-    directory_format: int, row_count: Any, payload_bytes: Any, entries: Any
-) -> tuple[int, int, tuple[Column, ...], tuple[int, ...]]:
-    if type(row_count) is not int or not 1 <= row_count <= MAX_ROWS:
-        raise ValueError(f"{row_count!r} rows")
-    columns: list[Column] = []
-    checksums: list[int] = []
-    position = 0
-    for entry in entries:
-        column, checksum = read_entry(entry, row_count=row_count, directory_format=directory_format)
-        if column.offset != aligned(position):
-            raise ValueError(f"column {column.name!r} starts at {column.offset}")
-        position = column.offset + column.length
-        columns.append(column)
-        checksums.append(checksum)
-    if type(payload_bytes) is not int or payload_bytes != position:
-        raise ValueError(f"the columns end at {position}, the payload at {payload_bytes!r}")
-    if not columns or len({column.name for column in columns}) != len(columns):
-        raise ValueError("no fields, or one of them twice")
-    return row_count, payload_bytes, tuple(columns), tuple(checksums)

@@ -9,7 +9,6 @@ Rows that lack the field take no bytes. `columns` reads what is drafted here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Final
 
@@ -234,7 +233,7 @@ def _specially_stored(
     )
     shapes = spread(column.shapes, present=present, row_count=row_count, absent=())
     bounds = spread_bounds(bounds, present=present, row_count=row_count, first=first)
-    special = replace(column, length=bounds[-1], shapes=shapes, bounds=bounds, storage=storage)
+    special = column._replace(length=bounds[-1], shapes=shapes, bounds=bounds, storage=storage)
     return special, [*before, *pieces]
 
 

@@ -36,7 +36,7 @@ from redis_replay.checkpoint_files import (
 from redis_replay.checkpoint_info import CheckpointInfo, OnProgress, TransferProgress
 from redis_replay.errors import CheckpointDamaged, PayloadCorrupted, ReplayError
 from redis_replay.exported import ExportHeader, read_places
-from redis_replay.groups import unpack_record
+from redis_replay.group_record import unpack_record
 from redis_replay.packs import BATCH_BYTES, BATCH_PIECES, Draft, PackWriter, content_of
 from redis_replay.payloads import chunk_offsets
 from redis_replay.run import stored_settings

@@ -17,7 +17,7 @@ from redis_replay.arrays import ARRAY_ALIGNMENT_BYTES
 from redis_replay.blocks import BLOCKS
 from redis_replay.codec import Value
 from redis_replay.directory import ByteRange, read_plan
-from redis_replay.groups import GroupRecord
+from redis_replay.group_record import GroupRecord
 from redis_replay.outputs import Outputs
 from redis_replay.payloads import chunk_offsets
 

@@ -1,117 +1,30 @@
-"""Committed groups as readers need them: the immutable record, its payload keys, its metadata.
+"""Committed groups as readers need them: their records, their payload keys, their metadata.
 
-The record is written once at commit, under group id and the committing attempt's fence, and is
-freed with the payload (D9). Its facts never change; what changes about a group is in its
-slot.
+A record (`group_record`) is written once at commit, under group id and the committing attempt's
+fence, and is freed with the payload (D9). Its facts never change; what changes about a group is in
+its slot.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from itertools import repeat
 from typing import Any, Final, cast
-
-import msgpack
 
 from redis_replay._redis.gateway import Reads
 from redis_replay._redis.keys import Key, Keyspace, group_field
 from redis_replay._redis.records import CommittedSlot
-from redis_replay.codec import Value, decode_value, encode_value
-from redis_replay.directory import Directory, require_known_format
+from redis_replay.codec import Value
 from redis_replay.dynamic_sampling import PromptGroupRecord
-from redis_replay.errors import PayloadCorrupted, PayloadMissing
+from redis_replay.errors import PayloadMissing
+from redis_replay.group_record import GroupRecord, unpack_record
 from redis_replay.meta import KVBatchMeta
 from redis_replay.payloads import EncodedGroup, chunk_offsets
 
-CHUNK_BYTES: Final = 16 * 1024 * 1024 - 10
-"""Ten bytes more would take a quarter more of the server's memory (`thrifty_chunk_bytes`)."""
-
-LONGEST_CHUNK_BYTES: Final = 16 * 1024 * 1024
-"""What was ever written."""
-
-_RECORD_FORMAT: Final = 1
 _MOST_KNOWN: Final = 1024
 _copy: Final = dict[str, Any].copy
-
-
-@dataclass
-class GroupRecord:
-    """What is known of a committed group without reading its payload. Nobody changes one.
-
-    Not frozen, which would double what a claim pays for each of its groups.
-
-    Attributes:
-        fields: Names of its columns.
-        payload_bytes: Length of the payload.
-        lengths: Sequence length of each row.
-        rewards: Reward of each row, ``None`` when the rows have none.
-        tags: One dictionary per row.
-        rollout_metrics: Metrics of the rollout that produced the group.
-    """
-
-    group_id: str
-    fields: tuple[str, ...]
-    payload_bytes: int
-    chunk_bytes: int
-    lengths: tuple[int, ...]
-    rewards: tuple[float, ...] | None
-    tags: tuple[Mapping[str, Any], ...]
-    rollout_metrics: Mapping[str, Any]
-    packed_directory: bytes
-    directory_checksum: int
-
-    @cached_property
-    def directory(self) -> Directory:
-        """Where each column and row lies in the payload.
-
-        Raises:
-            PayloadCorrupted: it is damaged.
-        """
-        return Directory.from_bytes(
-            self.packed_directory, group_id=self.group_id, checksum=self.directory_checksum
-        )
-
-    def payload_keys(self, keyspace: Keyspace, fence: int) -> list[str]:
-        """Return the keys that hold the payload, in order."""
-        chunks = chunk_offsets(self.payload_bytes, self.chunk_bytes)
-        return [keyspace.payload(self.group_id, fence, chunk=at) for at in range(len(chunks))]
-
-
-def pack_record(
-    encoded: EncodedGroup,
-    *,
-    chunk_bytes: int,
-    tags: Sequence[Mapping[str, Any]],
-    rollout_metrics: Mapping[str, Any],
-) -> bytes:
-    """Return the stored form of a group's record.
-
-    Raises:
-        TypeError: a tag or metric cannot be stored; the message names its path.
-    """
-    facts = [[dict(tag) for tag in tags] if any(tags) else [], dict(rollout_metrics)]
-    envelope = (
-        _RECORD_FORMAT,
-        encoded.fields,
-        encoded.payload_bytes,
-        chunk_bytes,
-        encoded.lengths,
-        None if encoded.rewards is None else [_short(reward) for reward in encoded.rewards],
-        encode_value(cast(Value, facts), "tags and metrics") if any(facts) else b"",
-        encoded.directory,
-        encoded.checksum,
-    )
-    packed: bytes = msgpack.packb(envelope)
-    return packed
-
-
-def _short(reward: float) -> float:
-    """Return a reward as a number that takes one byte where nine say no more."""
-    is_whole = reward in (0.0, 1.0) and math.copysign(1.0, reward) > 0
-    return int(reward) if is_whole else reward
 
 
 def payload_writes(
@@ -126,39 +39,6 @@ def payload_writes(
         )
         for at, (offset, length) in enumerate(chunk_offsets(len(payload), chunk_bytes))
     ]
-
-
-def unpack_record(group_id: str, stored: bytes) -> GroupRecord:
-    """Read the stored form.
-
-    Raises:
-        PayloadCorrupted: it is damaged.
-        SchemaMismatch: a newer version of this package wrote it.
-    """
-    try:
-        unpacked = msgpack.unpackb(stored, use_list=False)
-        require_known_format(
-            unpacked[0], known=_RECORD_FORMAT, what=f"group {group_id!r}: its record"
-        )
-        _, fields, size, chunk, lengths, rewards, facts, directory, checksum = unpacked
-        rewards = None if rewards is None else tuple(map(float, rewards))
-    except (ValueError, TypeError, LookupError, msgpack.UnpackException) as broken:
-        raise PayloadCorrupted(
-            f"group {group_id!r}: unreadable record: {broken}", group_id=group_id
-        ) from broken
-    tags, metrics = decode_value(facts, "tags and metrics") if facts else ([], {})
-    return GroupRecord(
-        group_id=group_id,
-        fields=tuple(fields),
-        payload_bytes=size,
-        chunk_bytes=chunk,
-        lengths=tuple(lengths),
-        rewards=rewards,
-        tags=tuple(tags) or ({},) * len(lengths),
-        rollout_metrics=metrics,
-        packed_directory=directory,
-        directory_checksum=checksum,
-    )
 
 
 async def read_records(reads: Reads, named: Sequence[tuple[str, int]]) -> list[GroupRecord]:

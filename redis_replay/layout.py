@@ -1,15 +1,16 @@
-"""Where the rows of a column lie in its bytes: the column as numbers, and how rows are counted.
+"""Where the rows of a group lie in its payload: columns as numbers, and how rows are counted.
 
 Bounds, shapes and uses are per row of the group, rows that lack the field included; what is stored
-of them (`entries`) leaves those rows out.
+of them (`shorthand`, `entries`) leaves those rows out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from redis_replay.arrays import ARRAY_ALIGNMENT_BYTES
 
@@ -20,8 +21,6 @@ CELLS: Final = "cells"
 
 BYTES: Final = "bytes"
 """The kind of a blob that is a plain byte string."""
-
-_NAMES_OF_FORMAT_2: Final = ("{", "|V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +67,8 @@ AS_IS: Final = Storage()
 """Nothing is; compared by identity."""
 
 
-@dataclass(slots=True)
-class Column:
-    """One field of all rows. Nobody changes one; frozen, it would cost twice as much to make.
+class Column(NamedTuple):
+    """One field of all rows. A tuple, because a read makes several for each of its groups.
 
     Attributes:
         name: The field.
@@ -93,11 +91,6 @@ class Column:
     storage: Storage = AS_IS
 
     @property
-    def is_plain(self) -> bool:
-        """Whether format 1 can say all there is to say of it."""
-        return self.storage is AS_IS and not self.dtype.startswith(_NAMES_OF_FORMAT_2)
-
-    @property
     def is_raw(self) -> bool:
         """Whether its bytes are those of the arrays of all rows, back to back."""
         return self.kind != CELLS and self.storage is AS_IS
@@ -112,6 +105,45 @@ class Column:
         if len(uses) == 1:
             return sorted({*uses[0]})
         return sorted({number for row in rows for number in uses[row]} if uses else ())
+
+
+@dataclass(eq=False)
+class Layout:
+    """All columns of one payload; groups of one shape share it, so nobody changes one.
+
+    Attributes:
+        row_count: Rows of the group.
+        payload_bytes: Length of the whole payload.
+        fields: Names of the columns, in the order in which they were given.
+        columns: In this order, which is the order of the bytes.
+        lengths: Sequence length of each row; empty where the directory does not say it.
+    """
+
+    row_count: int
+    payload_bytes: int
+    fields: tuple[str, ...]
+    columns: tuple[Column, ...]
+    lengths: tuple[int, ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, int]:
+        """Return the position of each column."""
+        return {name: at for at, name in enumerate(self.fields)}
+
+    @cached_property
+    def has_absent_rows(self) -> bool:
+        """Return whether any row lacks a field."""
+        return any(column.storage.absent for column in self.columns)
+
+
+def check_names(fields: Sequence[str]) -> None:
+    """Refuse a directory that names no field, or one of them twice.
+
+    Raises:
+        ValueError: It does.
+    """
+    if not fields or len(set(fields)) != len(fields):
+        raise ValueError("no fields, or one of them twice")
 
 
 def aligned(offset: int) -> int:

@@ -25,7 +25,7 @@ from redis_replay.checkpoint_files import Entry, PartialFile, pack_name
 from redis_replay.checkpoint_info import OnProgress, TransferProgress
 from redis_replay.errors import CheckpointDamaged, PayloadCorrupted
 from redis_replay.exported import Exported, read_exported
-from redis_replay.groups import LONGEST_CHUNK_BYTES, GroupRecord, unpack_record
+from redis_replay.group_record import GroupRecord, unpack_record
 from redis_replay.payloads import Column, chunk_offsets
 
 PACK_BYTES: Final = 256 * 1024 * 1024
@@ -275,8 +275,7 @@ def _record_of(blob: bytes, path: Path, entry: Entry) -> GroupRecord:
         record = unpack_record(entry.group_id, blob)
     except PayloadCorrupted as broken:
         raise _altered(path, entry, str(broken)) from broken
-    cuts = type(record.chunk_bytes) is int and 0 < record.chunk_bytes <= LONGEST_CHUNK_BYTES
-    if record.payload_bytes != entry.payload_bytes or not cuts:
+    if record.payload_bytes != entry.payload_bytes:
         raise _altered(path, entry, f"their record speaks of {record.payload_bytes} bytes")
     return record
 

@@ -22,7 +22,13 @@ from redis_replay.arrays import Buffer, HandOut, read_only
 from redis_replay.blocks import joined
 from redis_replay.codec import Value
 from redis_replay.columns import ABSENT, decode_rows, whole_column
-from redis_replay.directory import ByteRange, Directory, directory_checksum, read_plan
+from redis_replay.directory import (
+    ByteRange,
+    Directory,
+    directory_checksum,
+    pack_directory,
+    read_plan,
+)
 from redis_replay.drafts import draft_as_given, draft_column
 from redis_replay.errors import PayloadCorrupted
 from redis_replay.fields import AS_GIVEN, FieldOptions
@@ -59,9 +65,8 @@ class EncodedGroup:
 
     Attributes:
         payload: All columns, as one string.
-        directory: Packed `Directory`, to be kept apart from the payload.
+        directory: Packed `Directory`, to be kept apart from the payload; it has the checksums.
         payload_bytes: Length of the payload.
-        checksum: `directory_checksum`; it covers the payload through the directory.
         fields: Names of all fields, in the order of the first row.
         lengths: Sequence length of each row (`row_lengths`).
         rewards: Reward of each row as a plain float, ``None`` without such a field (`row_rewards`).
@@ -70,7 +75,6 @@ class EncodedGroup:
     payload: bytes | memoryview
     directory: bytes
     payload_bytes: int
-    checksum: int
     fields: tuple[str, ...]
     lengths: tuple[int, ...]
     rewards: tuple[float, ...] | None
@@ -101,15 +105,14 @@ def encode_group(
     cells = cells_of_rows(group_id, rows=rows)
     rewards = row_rewards(cells)
     columns, payload = _laid_out(cells, fields or {})
-    checksums = _checksums(columns, payload)
-    directory = Directory(len(rows), len(payload), columns, checksums).to_bytes()
+    lengths = row_lengths(rows, cells=cells)
+    directory = pack_directory(columns, _checksums(columns, payload), lengths=lengths)
     return EncodedGroup(
         payload=payload,
         directory=directory,
         payload_bytes=len(payload),
-        checksum=directory_checksum(directory),
         fields=tuple(cells.columns),
-        lengths=row_lengths(rows, cells=cells),
+        lengths=lengths,
         rewards=rewards,
     )
 
@@ -132,7 +135,7 @@ def decode_group(
         directory_bytes: As written.
         payload: The whole payload, as received.
         select_fields: Fields wanted; the others are neither verified nor decoded.
-        checksum: If given, `EncodedGroup.checksum`, which the directory must match.
+        checksum: If given, the `directory_checksum` that the directory must have.
         arrays: The form in which arrays are handed out.
 
     Raises:

@@ -30,7 +30,8 @@ from redis_replay.call_numbers import CallNumbers, Place
 from redis_replay.collector import Collector
 from redis_replay.errors import ReplayError, StoreClosed, StoreError
 from redis_replay.fields import FieldOptions
-from redis_replay.groups import CHUNK_BYTES, GroupRecords
+from redis_replay.group_record import CHUNK_BYTES
+from redis_replay.groups import GroupRecords
 from redis_replay.heart import Heart, Pulse, end_owner
 from redis_replay.processes import OfOneProcess, require_own_process
 from redis_replay.run import OpenedRun

@@ -31,7 +31,8 @@ from redis_replay.end_of_data import Tail
 from redis_replay.ending import discard_run, forget_session, say_what_is_left
 from redis_replay.errors import RunInUse, StoreClosed
 from redis_replay.filtering import DynamicSampling, GroupFilter
-from redis_replay.groups import CHUNK_BYTES, GroupRecords
+from redis_replay.group_record import CHUNK_BYTES
+from redis_replay.groups import GroupRecords
 from redis_replay.heart import Heart
 from redis_replay.preview import PolicyPreview
 from redis_replay.processes import OfOneProcess

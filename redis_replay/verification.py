@@ -10,8 +10,8 @@ from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Key, group_field
 from redis_replay._redis.records import CheckpointRecord, SlotRecord
 from redis_replay.errors import ConfigurationError, PayloadCorrupted, StoreCorrupted
-from redis_replay.groups import GroupRecord, unpack_record
-from redis_replay.payloads import decode_group
+from redis_replay.group_record import GroupRecord, unpack_record
+from redis_replay.payloads import decode_whole
 from redis_replay.saved_state import SavedState, read_saved
 
 _SLICE: Final = 256
@@ -94,10 +94,6 @@ async def find_damaged(
                 )
             elif group_size is not None and len(record.lengths) != group_size:
                 found[slot.group_id] = f"it has {len(record.lengths)} rows instead of {group_size}"
-            elif len(record.tags) != len(record.lengths):
-                found[slot.group_id] = (
-                    f"it has {len(record.tags)} tags for {len(record.lengths)} rows"
-                )
             elif deep and (wrong := await _decoded(gateway, slot, record)):
                 found[slot.group_id] = wrong
     return found
@@ -139,12 +135,8 @@ async def _decoded(gateway: Gateway, slot: SlotRecord, record: GroupRecord) -> s
     keys = record.payload_keys(gateway.keyspace, slot.payload_fence or 0)
     chunks = await gateway.ask_payload([("GET", key) for key in keys])
     try:
-        decode_group(
-            slot.group_id,
-            record.packed_directory,
-            b"".join(chunk or b"" for chunk in chunks),
-            checksum=record.directory_checksum,
-        )
+        payload = b"".join(chunk or b"" for chunk in chunks)
+        decode_whole(record.directory, payload, group_id=slot.group_id)
     except (PayloadCorrupted, ConfigurationError) as broken:
         return str(broken)
     return None

@@ -1,7 +1,7 @@
 """Groups whose stored bytes are kept as fixtures, in hex, as the formats of their time had them.
 
-``payloads-format-1.json`` and ``payloads-format-2.json`` hold what `encode_group` and `pack_record`
-made of the groups below when directories of format 1 and 2 were written, in records of format 1.
+``payloads-format-<n>.json`` hold what `encode_group` and `pack_record` made of the groups below
+when directories of this format were written: 1 and 2 in records of format 1, 3 in format 2.
 """
 
 from __future__ import annotations
@@ -98,6 +98,41 @@ OF_FORMAT_2: Final[Groups] = {
     ],
 }
 
+_DTYPES: Final = (
+    *("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"),
+    *("bfloat16", "float8_e4m3fn", "float8_e5m2"),
+)
+_NAMES: Final = (
+    *("input_ids", "generation_logprobs", "token_mask", "reward", "length", "message_log"),
+    *("prompt_idx", "env_extras", "truncated", "advantages", "sample_mask", "input_lengths"),
+    *("prev_logprobs", "reference_policy_logprobs", "loss_multiplier", "task_name"),
+    *("prompts", "responses", "attention_mask", "position_ids", "response_mask", "logprobs"),
+    *("old_log_probs", "ref_log_prob", "rollout_log_probs", "prompt_ids", "completion_ids"),
+)
+
+OF_FORMAT_3: Final[Groups] = {
+    "types": [
+        {
+            **{f"{name} array": np.ones(row + 2, name) for name in _DTYPES},
+            **{f"{name} scalar": np.dtype(name).type(row) for name in _DTYPES},
+        }
+        for row in range(2)
+    ],
+    "names": [{**dict.fromkeys(_NAMES, row), "reward": row, "length": 7} for row in range(3)],
+    "long": [
+        {
+            "input_ids": np.arange(length, dtype=np.int32),
+            "token_mask": np.ones(length, bool),
+            "prompt_ids": np.arange(200),
+            "text": "word " * length,
+            "reward": -float(length),
+        }
+        for length in (130, 300, 0)
+    ],
+    **OF_FORMAT_1,
+    **OF_FORMAT_2,
+}
+
 OPTIONS: Final[dict[str, dict[str, FieldOptions]]] = {
     "narrowed": {
         "ids": FieldOptions(narrow_to="int8"),
@@ -116,11 +151,11 @@ OPTIONS: Final[dict[str, dict[str, FieldOptions]]] = {
         "turns": FieldOptions(compression="zstd"),
     },
 }
-"""How the fields of groups of format 2 were stored."""
+"""How the fields of some groups were stored."""
 
 
 def stored(number: int, name: str) -> dict[str, Any]:
-    """Return the stored bytes of a group of a format, and the checksum of its directory."""
+    """Return the stored bytes of a group of a format, and before 3 its directory's checksum."""
     text = (_FIXTURES / f"payloads-format-{number}.json").read_text(encoding="utf-8")
     entry = json.loads(text)[name]
     return {key: int(v) if key == "checksum" else bytes.fromhex(v) for key, v in entry.items()}

@@ -8,7 +8,7 @@ from typing import Any
 from redis_replay import DynamicSampling, InOrderSamplerConfig, ReplayStore, create_sampler
 from redis_replay._redis.keys import Key, group_field
 from redis_replay._redis.records import SlotRecord
-from redis_replay.groups import unpack_record
+from redis_replay.group_record import unpack_record
 from tests.contract.prompt_groups import record_of
 from tests.harness import commit_ready, rows
 

@@ -26,7 +26,8 @@ from redis_replay._redis.lua import ScriptCall
 from redis_replay._redis.quarantine_scripts import Quarantine, Reinstate
 from redis_replay._redis.refusals import Refusal
 from redis_replay._redis.selecting_scripts import LetGo, SelectForGood
-from redis_replay.groups import pack_record, payload_writes
+from redis_replay.group_record import pack_record
+from redis_replay.groups import payload_writes
 from redis_replay.payloads import EncodedGroup, encode_group
 from redis_replay.types import Reservation
 from tests.contract.keyspace import control_key, send, send_plain

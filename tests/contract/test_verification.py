@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgpack
 import pytest
 
 from redis_replay import ReplayStore, verification
 from redis_replay._redis.keys import Key
-from redis_replay.codec import encode_value
 from redis_replay.errors import CheckpointDamaged, CheckpointMissing
+from redis_replay.group_record import CHUNK_BYTES, pack_record
+from redis_replay.payloads import encode_group
 from tests.contract.keyspace import control_key, nothing_changed
 from tests.harness import Runs, commit_ready, rows
 
@@ -163,6 +163,7 @@ async def test_many_groups_are_verified_a_slice_at_a_time(
 
 
 async def test_a_group_with_fewer_tags_than_rows_is_named(runs: Runs) -> None:
+    runs.audited = False
     async with runs.open() as store:
         await store.buffer.reserve(0, group_id="g")
         tags = [{"a": 1}, {"a": 2}]
@@ -171,11 +172,15 @@ async def test_a_group_with_fewer_tags_than_rows_is_named(runs: Runs) -> None:
         )
         await store.checkpoints.create("kept")
         field = await record_field(runs, "g")
-        packed = msgpack.unpackb(await runs.client.hget(control_key(runs, Key.GROUPS), field))
-        packed[6] = encode_value([tags[:1], {}], "tags and metrics")
-        await runs.client.hset(control_key(runs, Key.GROUPS), field, msgpack.packb(packed))
+        record = pack_record(
+            encode_group("g", rows()),
+            chunk_bytes=CHUNK_BYTES,
+            tags=tags[:1],
+            rollout_metrics={},
+        )
+        await runs.client.hset(control_key(runs, Key.GROUPS), field, record)
         found = await store.checkpoints.verify("kept")
-        assert {"g": "it has 1 tags for 2 rows"} == dict(found.damaged)
+        assert {"g": "group 'g': unreadable record: 1 tags for 2 rows"} == dict(found.damaged)
 
 
 async def test_a_checkpoint_that_is_not_there_cannot_be_verified(runs: Runs) -> None:

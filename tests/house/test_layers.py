@@ -14,7 +14,17 @@ LAYERS: Mapping[str, frozenset[str]] = {
     "wire": frozenset(
         {
             *("arrays", "dtypes", "tensors", "forms", "fields", "narrowing", "compression"),
-            *("codec", "sharing", "layout", "entries", "directory", "drafts", "columns"),
+            *(
+                "codec",
+                "sharing",
+                "layout",
+                "extras",
+                "entries",
+                "shorthand",
+                "directory",
+                "drafts",
+                "columns",
+            ),
             *("rows", "payloads", "blocks", "outputs"),
         }
     ),
@@ -42,6 +52,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
                 "damage",
                 "exported",
                 "exporting",
+                "group_record",
                 "groups",
                 "heart",
                 "importing",

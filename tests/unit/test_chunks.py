@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redis_replay.groups import CHUNK_BYTES
+from redis_replay.group_record import CHUNK_BYTES
 from redis_replay.payloads import chunk_offsets, thrifty_chunk_bytes
 
 

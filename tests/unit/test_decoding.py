@@ -12,7 +12,8 @@ from redis_replay._redis.keys import Keyspace
 from redis_replay._redis.records import SlotRecord
 from redis_replay.decoding import Decoding, decoded_rows
 from redis_replay.group_reads import GroupRead, WantedRows, plan_read
-from redis_replay.groups import pack_record, payload_writes, unpack_record
+from redis_replay.group_record import pack_record, unpack_record
+from redis_replay.groups import payload_writes
 from redis_replay.outputs import Outputs
 from redis_replay.payloads import encode_group
 

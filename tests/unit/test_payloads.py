@@ -178,7 +178,7 @@ def test_decoded_arrays_are_read_only_views_over_the_received_bytes() -> None:
 
 
 def test_the_directory_of_a_jagged_group_is_small() -> None:
-    assert len(encode_group("g", standard_rows(16, 4096)).directory) < 500
+    assert len(encode_group("g", standard_rows(16, 4096)).directory) < 100
 
 
 def test_columns_start_at_multiples_of_sixteen() -> None:
@@ -302,12 +302,12 @@ def test_a_payload_of_another_length_is_corruption(change: int) -> None:
 
 def test_the_checksum_of_the_directory_covers_what_no_column_covers() -> None:
     group = encode_group("g", [{"a": 1}])
+    checksum = directory_checksum(group.directory)
     renamed = group.directory.replace(b"\xa1a", b"\xa1b")
     assert [{"b": 1}] == decode_group("g", renamed, group.payload)
-    assert directory_checksum(group.directory) == group.checksum
-    assert [{"a": 1}] == decoded(group, checksum=group.checksum)
+    assert [{"a": 1}] == decoded(group, checksum=checksum)
     with pytest.raises(PayloadCorrupted, match="directory fails its checksum"):
-        decode_group("g", renamed, group.payload, checksum=group.checksum)
+        decode_group("g", renamed, group.payload, checksum=checksum)
 
 
 # --- properties ------------------------------------------------------------------------------
