@@ -30,7 +30,8 @@ async def measure_memory(bench: Bench) -> Found:
         grown, _ = await _growth(groups, profile.tokens)
         growth[profile.name] = grown / (groups * profile.payload_bytes)
     groups = 4_000 if bench.quick else 20_000
-    grown, payload = await _growth(groups, _FEW_TOKENS)
+    grown, payload = await _growth(groups, _FEW_TOKENS, target_steps=False)
+    more_grown, more_payload = await _growth(groups, _FEW_TOKENS)
     return Found(
         samples={
             "P12": {
@@ -42,12 +43,14 @@ async def measure_memory(bench: Bench) -> Found:
             "memory": {
                 **{f"{name} groups, per payload byte": value for name, value in growth.items()},
                 f"bytes of a group of {_FEW_TOKENS} tokens a row": grown / groups,
+                "control bytes of a group": (grown - payload) / groups,
+                "control bytes of a group with a target step": (more_grown - more_payload) / groups,
             }
         },
     )
 
 
-async def _growth(groups: int, tokens: int) -> tuple[int, int]:
+async def _growth(groups: int, tokens: int, *, target_steps: bool = True) -> tuple[int, int]:
     """Return by what so many groups make used_memory grow, and what their payload keys take."""
     rows = group_rows(tokens)
     with own_server() as socket:
@@ -56,7 +59,7 @@ async def _growth(groups: int, tokens: int) -> tuple[int, int]:
             await store.buffer.remove([slot.group_id for slot in await store.buffer.slots()])
             await settled_down(store)
             before = await _used_memory(client)
-            await fill(store, groups, lambda _: rows)
+            await fill(store, groups, lambda _: rows, target_steps=target_steps)
             await settled_down(store)
             after = await _used_memory(client)
             return after - before, await _payload_memory(client)

@@ -64,18 +64,22 @@ async def opened(
         yield store
 
 
-async def reserve(store: Any, weights: Sequence[int]) -> list[Reservation]:
-    """Reserve a group for each weight, together; a target step of the same number goes along.
+async def reserve(
+    store: Any, weights: Sequence[int], *, target_steps: bool = True
+) -> list[Reservation]:
+    """Reserve a group for each weight, together.
 
-    Groups of one weight are reserved by one call, others in a cut.
+    Groups of one weight are reserved by one call, others in a cut. A target step of the same number
+    goes along, or none, as under all policies but ``in_order``.
     """
     if len(set(weights)) == 1:
         weight, count = weights[0], len(weights)
-        many = await store.buffer.reserve_many(weight, count=count, target_step=weight)
+        step = weight if target_steps else None
+        many = await store.buffer.reserve_many(weight, count=count, target_step=step)
         return list(many)
     async with store.mutation() as cut:
         for weight in weights:
-            cut.reserve(weight, target_step=weight)
+            cut.reserve(weight, target_step=weight if target_steps else None)
     return list(cut.reservations)
 
 
@@ -106,11 +110,14 @@ async def commit_all(
             tasks.start_soon(commit_in_turn)
 
 
-async def fill(store: ReplayStore, groups: int, rows_of: Callable[[int], Rows]) -> None:
+async def fill(
+    store: ReplayStore, groups: int, rows_of: Callable[[int], Rows], *, target_steps: bool = True
+) -> None:
     """Make groups ready, spread over versions."""
     for first in range(0, groups, _FILL_SLICE):
         positions = range(first, min(first + _FILL_SLICE, groups))
-        slots = await reserve(store, [1 + at % VERSIONS for at in positions])
+        weights = [1 + at % VERSIONS for at in positions]
+        slots = await reserve(store, weights, target_steps=target_steps)
         rows = [rows_of(at) for at in positions]
         await commit_all(store, slots, rows.__getitem__)
 
