@@ -43,8 +43,9 @@ from redis_replay.narrowing import narrow, narrow_together, narrowed_name
 from redis_replay.rows import FieldCells
 from redis_replay.sharing import LEAST_SHARED_BYTES, Shared, SharedValues, mostly_shared
 
-_SHORT_BYTES: Final = 16 * 1024
-"""Up to here the cells of a column are joined first: each piece of a payload costs something."""
+_SHORT_BYTES: Final = 1024
+"""Of a piece: shorter ones are joined first, since each costs more than its bytes."""
+
 Draft = tuple[Column, Sequence[Any]]
 """A column, and its bytes: one contiguous buffer after the other."""
 
@@ -77,7 +78,7 @@ def draft_as_given(name: str, cells: Sequence[Any], *, offset: int) -> Draft | N
     if length >= LEAST_SHARED_BYTES * len(cells):
         return None
     pieces = list(map(np.ascontiguousarray, cells))
-    return Column(name, ARRAY.name, stored, offset, length, shapes, bounds), pieces
+    return Column(name, ARRAY.name, stored, offset, length, shapes, bounds), _few(pieces, length)
 
 
 def draft_column(source: FieldCells, *, offset: int, options: FieldOptions = AS_GIVEN) -> Draft:
@@ -183,8 +184,7 @@ def _lowered(source: FieldCells) -> tuple[SharedValues, list[Any]]:
 
 
 def _few(pieces: Sequence[Any], length: int) -> Sequence[Any]:
-    """Return as one what is so short that each piece costs more than its bytes."""
-    return [b"".join(pieces)] if length <= _SHORT_BYTES else pieces
+    return [b"".join(pieces)] if length <= _SHORT_BYTES * len(pieces) else pieces
 
 
 def _bounds_of(pieces: Sequence[bytes]) -> Sequence[int]:
