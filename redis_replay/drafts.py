@@ -108,7 +108,7 @@ def _array_draft(source: FieldCells, offset: int, options: FieldOptions) -> Draf
     dtype = dtypes[0]
     if dtypes.count(dtype) < len(dtypes):
         return None
-    stored_name = dtype_name(dtype, path=source.path(0))
+    stored = dtype_name(dtype, path=source.path(0))
     if dtype.names is not None:
         arrays = [without_padding(array) for array in arrays]
     narrowed = narrow_to and narrowed_name(dtype, target=narrow_to)
@@ -127,7 +127,7 @@ def _array_draft(source: FieldCells, offset: int, options: FieldOptions) -> Draf
         bounds = even_bounds(len(pieces), pieces[0].nbytes)
     else:
         bounds = tuple(accumulate([piece.nbytes for piece in pieces], initial=0))
-    column = Column(source.name, kind.name, stored_name, offset, bounds[-1], shapes, bounds)
+    column = Column(source.name, kind.name, stored, offset, bounds[-1], shapes, bounds)
     return _specially_stored(column, pieces, source, options, narrowed=narrowed or "")
 
 
