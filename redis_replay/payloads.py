@@ -97,8 +97,8 @@ def encode_group(
 
     Raises:
         ValueError: No rows, too many, no fields, a field name that is empty or over 256 bytes, a
-            negative length, a reward that is not finite, a value that does not fit what its field
-            is narrowed to.
+            length that is negative or beyond 64 bits, a reward that is not finite, a value that
+            does not fit what its field is narrowed to.
         TypeError: A row is no mapping, a field name no text, a cell cannot be stored, a reward is
             not one number. The message names group, row and field path.
     """

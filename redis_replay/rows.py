@@ -24,6 +24,7 @@ from redis_replay.directory import MAX_FIELD_NAME_BYTES, MAX_ROWS
 from redis_replay.layout import absent_rows
 from redis_replay.rewards import are_finite_floats, reward_as_float
 
+_LONGEST: Final = 2**64 - 1
 _MEASURED_BY_LEN: Final = frozenset({list, tuple, np.ndarray})
 
 Rows = Sequence[Mapping[str, Value]]
@@ -133,7 +134,7 @@ def row_lengths(rows: Rows, *, cells: GroupCells) -> tuple[int, ...]:
     length of ``input_ids`` along its first axis, else 0.
 
     Raises:
-        ValueError: A length is negative; names group and row.
+        ValueError: A length is negative, or no 64 bits hold it; names group and row.
     """
     return _lengths_at_once(cells) or tuple(
         _row_length(cells.group_id, index, row) for index, row in enumerate(rows)
@@ -144,9 +145,9 @@ def _lengths_at_once(cells: GroupCells) -> tuple[int, ...] | None:
     """Return the lengths where all rows give theirs in the same usual way."""
     if "length" in cells.columns:
         lengths = cells.complete("length")
-        if lengths is None or set(map(type, lengths)) != {int} or min(lengths) < 0:
+        if lengths is None or set(map(type, lengths)) != {int}:
             return None
-        return tuple(lengths)
+        return tuple(lengths) if 0 <= min(lengths) and max(lengths) <= _LONGEST else None
     if "input_ids" not in cells.columns:
         return (0,) * cells.row_count
     input_ids = cells.complete("input_ids")
@@ -215,6 +216,11 @@ def _row_length(group_id: str, index: int, row: Mapping[str, Value]) -> int:
     if length is not None:
         if length < 0:
             raise ValueError(f"group {group_id!r}, row {index}: length {length} is negative")
+        if length > _LONGEST:
+            raise ValueError(
+                f"group {group_id!r}, row {index}: length {length} is more than {_LONGEST}, the "
+                "most that is stored; give the length of the row's sequence"
+            )
         return length
     input_ids = row.get("input_ids")
     if isinstance(input_ids, (list, tuple)):

@@ -43,6 +43,11 @@ BAD_ROWS: dict[str, tuple[Any, type[Exception], str]] = {
     "unstorable": ([{"a": 1}, {"a": [0, {3}]}], TypeError, r"'g7', row 1: a\[1\]: .*set"),
     "objects": ([{"a": np.array([None])}], TypeError, "'g7', row 0: a: arrays of dtype object"),
     "negative length": ([{"length": 1}, {"length": -1}], ValueError, "row 1: length -1"),
+    "length beyond 64 bits": (
+        [{"length": 2**64 - 1}, {"length": 2**64}],
+        ValueError,
+        "'g7', row 1: length 18446744073709551616 is more than 18446744073709551615",
+    ),
 }
 
 
