@@ -97,21 +97,14 @@ class Directory:
         Raises:
             ValueError: A field is named that the payload has not; the message lists what it has.
         """
-        return tuple([column for column, _ in self.with_checksums(fields)])
+        return tuple([self.columns[place] for place in self.layout.places(fields)])
 
     def with_checksums(self, fields: Sequence[str] | None) -> Iterable[tuple[Column, int]]:
         """Return the columns of `select`, each with the checksum of its bytes. Raises as it."""
+        columns, checksums = self.layout.columns, self.checksums
         if fields is None:
-            return zip(self.columns, self.checksums, strict=True)
-        by_name = self.layout.by_name
-        unknown = [name for name in fields if name not in by_name]
-        if unknown:
-            raise ValueError(
-                f"no field {', '.join(map(repr, unknown))}; there are "
-                f"{', '.join(map(repr, by_name))}"
-            )
-        places = [by_name[name] for name in dict.fromkeys(fields)]
-        return [(self.columns[at], self.checksums[at]) for at in places]
+            return zip(columns, checksums, strict=True)
+        return [(columns[place], checksums[place]) for place in self.layout.places(fields)]
 
     @classmethod
     def from_bytes(
@@ -209,10 +202,22 @@ def read_plan(
     Raises:
         ValueError: No such field, or no such row.
     """
-    runs = [(0, directory.row_count)] if rows is None else list(_runs(directory, rows=rows))
+    if rows is None:
+        return list(_plan_of_all(directory.layout, None if fields is None else tuple(fields)))
+    return _plan_of_runs(directory.layout, fields, list(_runs(directory, rows=rows)))
+
+
+@lru_cache(maxsize=256)
+def _plan_of_all(layout: Layout, fields: tuple[str, ...] | None) -> list[ByteRange]:
+    return _plan_of_runs(layout, fields, [(0, layout.row_count)])
+
+
+def _plan_of_runs(
+    layout: Layout, fields: Sequence[str] | None, runs: Sequence[tuple[int, int]]
+) -> list[ByteRange]:
     plan: list[ByteRange] = []
-    for column in directory.select(fields):
-        plan += _plan_of_column(column, runs)
+    for place in layout.places(fields):
+        plan += _plan_of_column(layout.columns[place], runs)
     return plan
 
 

@@ -126,9 +126,24 @@ class Layout:
     lengths: tuple[int, ...] = ()
 
     @cached_property
-    def by_name(self) -> dict[str, int]:
-        """Return the position of each column."""
-        return {name: at for at, name in enumerate(self.fields)}
+    def _place_of(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.fields)}
+
+    def places(self, fields: Sequence[str] | None) -> Sequence[int]:
+        """Return the places of these fields among the columns, all of them for ``None``.
+
+        Raises:
+            ValueError: A field is named that the payload has not; the message lists what it has.
+        """
+        if fields is None:
+            return range(len(self.columns))
+        unknown = [name for name in fields if name not in self._place_of]
+        if unknown:
+            raise ValueError(
+                f"no field {', '.join(map(repr, unknown))}; there are "
+                f"{', '.join(map(repr, self.fields))}"
+            )
+        return [self._place_of[name] for name in dict.fromkeys(fields)]
 
     @cached_property
     def has_absent_rows(self) -> bool:

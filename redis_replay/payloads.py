@@ -51,6 +51,9 @@ __all__ = [
     "thrifty_chunk_bytes",
 ]
 
+_Part = tuple[ByteRange, memoryview]
+"""A part of a plan, and what was received for it."""
+
 _WORTH_CUTTING_BYTES: Final = 256 * 1024
 _WORTH_CUTTING: Final = 0.97
 """Part of the memory of one string that two must stay below."""
@@ -228,41 +231,19 @@ def decode_columns(
         ValueError: A range of the plan was not received; no such field or row.
         ConfigurationError: A dtype or a form needs a package that is not installed.
     """
-    plan: dict[str, list[ByteRange]] = {column.name: [] for column in directory.select(fields)}
+    received: dict[str, list[_Part]] = {}
     for part in read_plan(directory, fields=fields, rows=rows):
-        plan[part.field].append(part)
-        _check_received(part, buffers, group_id)
+        view = _received(part, buffers, group_id)
+        received.setdefault(part.field, []).append((part, view))
     result: dict[str, list[Any]] = {}
     for column, checksum in directory.with_checksums(fields):
-        parts = plan[column.name]
-        if rows is None and len(parts) == 1 and parts[0].whole_column:
-            received = buffers[parts[0]]
+        parts = received.get(column.name, [])
+        if rows is None and parts:  # then one part is all of it
             result[column.name] = whole_column(
-                column, checksum, memoryview(received), group_id=group_id, hand_out=hand_out
+                column, checksum, parts[0][1], group_id=group_id, hand_out=hand_out
             )
             continue
-        blobs: dict[int, Buffer] = {p.blob: buffers[p] for p in parts if p.blob is not None}
-        found: dict[int, Any] = {}
-        for part in parts:
-            if part.blob is not None:
-                continue
-            span, received = range(part.start_row, part.stop_row), buffers[part]
-            if part.whole_column:
-                cells = whole_column(
-                    column, checksum, memoryview(received), group_id=group_id, hand_out=hand_out
-                )
-                found = dict(enumerate(cells))
-                break
-            cells = decode_rows(
-                column,
-                received,
-                start=0,
-                rows=span,
-                group_id=group_id,
-                blobs=blobs,
-                hand_out=hand_out,
-            )
-            found.update(zip(span, cells, strict=True))
+        found = _cells_of_parts(column, checksum, parts, group_id, hand_out)
         wanted = range(directory.row_count) if rows is None else rows
         for row in wanted:
             if row not in found:  # a row without bytes
@@ -278,19 +259,50 @@ def decode_columns(
     return result
 
 
-def _check_received(
+def _received(
     part: ByteRange, buffers: Mapping[ByteRange, Buffer], group_id: str | None
-) -> None:
-    if part not in buffers:
+) -> memoryview:
+    buffer = buffers.get(part)
+    if buffer is None:
         raise ValueError(f"group {group_id!r}: nothing was received for {part}")
-    received_bytes = memoryview(buffers[part]).nbytes
-    if received_bytes != part.length:
+    view = memoryview(buffer)
+    if view.nbytes != part.length:
         raise PayloadCorrupted(
-            f"group {group_id!r}, field {part.field!r}: {received_bytes} bytes instead of "
+            f"group {group_id!r}, field {part.field!r}: {view.nbytes} bytes instead of "
             f"{part.length}",
             group_id=group_id,
             field=part.field,
         )
+    return view
+
+
+def _cells_of_parts(
+    column: Column,
+    checksum: int,
+    parts: Sequence[_Part],
+    group_id: str | None,
+    hand_out: HandOut,
+) -> dict[int, Any]:
+    """Return the cells of the rows whose bytes were received, by row."""
+    found: dict[int, Any] = {}
+    blobs: dict[int, Buffer] = {part.blob: view for part, view in parts if part.blob is not None}
+    for part, view in parts:
+        if part.whole_column:
+            cells = whole_column(column, checksum, view, group_id=group_id, hand_out=hand_out)
+            found.update(enumerate(cells))
+        elif part.blob is None:
+            rows = range(part.start_row, part.stop_row)
+            cells = decode_rows(
+                column,
+                view,
+                start=0,
+                rows=rows,
+                group_id=group_id,
+                blobs=blobs,
+                hand_out=hand_out,
+            )
+            found.update(zip(rows, cells, strict=True))
+    return found
 
 
 def chunk_offsets(payload_bytes: int, chunk_bytes: int) -> list[tuple[int, int]]:

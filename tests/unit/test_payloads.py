@@ -196,6 +196,12 @@ def test_a_plan_asks_for_whole_columns_in_the_order_asked_for() -> None:
     assert [(0, 16, True)] * 2 == [(p.start_row, p.stop_row, p.whole_column) for p in plan]
 
 
+def test_a_plan_is_its_caller_s_own() -> None:
+    directory = directory_of(encode_group("g", standard_rows()))
+    read_plan(directory, fields=["reward"]).clear()
+    assert ["reward"] == [part.field for part in read_plan(directory, fields=["reward"])]
+
+
 def test_neighbouring_rows_are_read_together_and_unverified() -> None:
     group = encode_group("g", [{"x": np.arange(4, dtype="i4")} for _ in range(8)])
     plan = read_plan(directory_of(group), rows=[5, 1, 2, 1, 7])
