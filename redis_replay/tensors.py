@@ -8,6 +8,8 @@ another device is fetched. What is stored are its values: neither device nor gra
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -42,8 +44,11 @@ def array_of_tensor(tensor: Any) -> Array:
         TypeError: It is sparse, nested, quantised, without data, or of a dtype that is not stored.
         ConfigurationError: The dtype needs ``ml_dtypes``, which is not installed.
     """
+    name = _name_of(tensor.dtype)
+    if name in _SAME_NAME:
+        with suppress(RuntimeError, TypeError):  # there is more to do, or a reason to refuse it
+            return np.asarray(tensor.numpy())
     torch = importlib.import_module("torch")
-    name = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout != torch.strided or tensor.is_nested or tensor.device.type == "meta":
         raise TypeError("a tensor that is sparse, nested or without data cannot be stored")
     if name not in _SAME_NAME and name not in _CARRIERS:
@@ -53,6 +58,11 @@ def array_of_tensor(tensor: Any) -> Array:
         return np.asarray(plain.numpy())
     bits: Array = plain.view(getattr(torch, _CARRIERS[name])).numpy()
     return bits.view(dtype_named(name))
+
+
+@lru_cache
+def _name_of(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def memory_of_tensor(tensor: Any) -> Array:
