@@ -14,6 +14,7 @@ import xxhash
 from redis_replay.arrays import (
     ARRAY,
     MAX_DIMENSIONS,
+    SCALAR,
     Array,
     Buffer,
     HandOut,
@@ -35,6 +36,9 @@ class _Absent(Enum):
 
 ABSENT: Final = _Absent.ABSENT
 """Stands in a list of cells for a row that lacks the field."""
+
+_VOID: Final = "V"
+"""Scalars of this kind of dtype are views, and all others values of their own."""
 
 _NOT_CELLS: Final = (PayloadCorrupted, ValueError, OverflowError)
 
@@ -71,7 +75,7 @@ def whole_column(
         try:
             if column.kind == CELLS:
                 return decode_values(stored, column.name, count=len(rows), hand_out=hand_out)
-            return _raw_arrays(column, stored, start=0, rows=rows, hand_out=hand_out)
+            return _raw_arrays(column, stored, rows, hand_out)
         except _NOT_CELLS:
             pass  # what is wrong is found below, row by row
     blobs: dict[int, Buffer] = {
@@ -118,7 +122,7 @@ def decode_rows(
     decode = restore = row = None
     try:
         if column.is_raw:
-            return _raw_arrays(column, buffer, start=start, rows=rows, hand_out=hand_out)
+            return _raw_arrays(column, memoryview(buffer)[start:], rows, hand_out)
         expand = None if expanded is None else expander()
         if column.kind == CELLS:
             shared = _shared_values(column, blobs or {}, expand) if storage.blobs else ()
@@ -151,19 +155,16 @@ def decode_rows(
         ) from error
 
 
-def _raw_arrays(
-    column: Column, buffer: Buffer, *, start: int, rows: range, hand_out: HandOut
-) -> list[Any]:
-    """Return arrays over the buffer; the width of their elements is checked against the rows."""
+def _raw_arrays(column: Column, stored: memoryview, rows: range, hand_out: HandOut) -> list[Any]:
+    """Return arrays over the bytes of rows, of which there must be as many as these need."""
     kind, dtype = kind_named(column.kind), dtype_named(column.dtype)
-    bounds = column.bounds
-    count, rest = divmod(bounds[rows.stop] - bounds[rows.start], dtype.itemsize)
-    if rest:
-        raise ValueError(f"its bytes are not a number of {dtype}")
-    elements = np.frombuffer(buffer, dtype, count, start) if count else np.empty(0, dtype)
+    elements = np.frombuffer(stored, dtype) if stored else np.empty(0, dtype)
     if hand_out is read_only and elements.flags.writeable:
         elements = read_only(elements)  # then so are all views of it
     [shape, *others] = column.shapes
+    is_whole = len(elements) == len(rows) and not (shape or others)
+    if kind is SCALAR and is_whole and dtype.kind != _VOID:
+        return list(elements)
     if not others and 0 < len(shape) < MAX_DIMENSIONS:
         arrays: list[Array] = list(elements.reshape(len(rows), *shape))
     else:
