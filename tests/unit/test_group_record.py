@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redis_replay.errors import PayloadCorrupted, SchemaMismatch
@@ -117,6 +117,22 @@ def test_any_bytes_are_damage_or_a_newer_format(data: st.DataObject) -> None:
     if damaged != record:
         with pytest.raises((PayloadCorrupted, SchemaMismatch), match="'g7'"):
             unpacked(damaged)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_what_is_signed_and_yet_no_record_is_damage_or_a_newer_format(data: st.DataObject) -> None:
+    record = bytearray(packed([0.5, 1.0], chunk_bytes=1000, tags=TAGS)[:-8])
+    for _ in range(data.draw(st.integers(1, 3))):
+        record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
+    covered = bytes(record)
+    try:
+        found = unpacked(covered + xxhash.xxh3_64_digest(covered))
+    except (PayloadCorrupted, SchemaMismatch) as refused:
+        assert "'g7'" in str(refused)
+        return
+    rows = found.directory.row_count
+    assert rows == len(found.lengths) == len(found.tags) == len(found.rewards or found.tags)
 
 
 DIRECTORY = encode_group("g", [{"x": 1}, {"x": 2}]).directory
