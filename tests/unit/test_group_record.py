@@ -128,8 +128,7 @@ def test_what_is_signed_and_yet_no_record_is_damage_or_a_newer_format(data: st.D
     covered = bytes(record)
     try:
         found = unpacked(covered + xxhash.xxh3_64_digest(covered))
-    except (PayloadCorrupted, SchemaMismatch) as refused:
-        assert "'g7'" in str(refused)
+    except (PayloadCorrupted, SchemaMismatch):
         return
     rows = found.directory.row_count
     assert rows == len(found.lengths) == len(found.tags) == len(found.rewards or found.tags)
