@@ -1,13 +1,16 @@
 """A Ray actor that holds a plain list of groups, as replay buffers of post-training systems do.
 
 Groups are pushed one by one and awaited together; an actor call chooses by version and marks, one
-returns the rows, one removes them.
+returns the rows, one removes them. With ``tensors`` the rows are torch tensors, as in the training
+framework that this is the way of; else NumPy arrays, which Ray need not copy.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
+from functools import partial
 from typing import Any
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -52,13 +55,16 @@ class Buffer:
 class Actor:
     """The actor, in a process of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: str = "arrays") -> None:
+        self._takes_tensors = form == "tensors"
         ray.init(include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         self._make = ray.remote(Buffer)
         self._buffer = self._make.remote()
 
     def lifecycle(self, rows: Rows, groups: int) -> None:
         buffer = self._buffer
+        if self._takes_tensors:
+            rows = as_tensors(rows)
         ray.get([buffer.push.remote(rows, 0) for _ in range(groups)])
         ids = ray.get(buffer.choose.remote(groups, 0))
         read = ray.get(buffer.read.remote(ids))
@@ -82,5 +88,15 @@ class Actor:
         ray.shutdown()
 
 
+def as_tensors(rows: Rows) -> Rows:
+    """Return rows whose arrays are torch tensors over the same memory."""
+    import torch
+
+    return [
+        {name: torch.from_numpy(v) if hasattr(v, "dtype") else v for name, v in row.items()}
+        for row in rows
+    ]
+
+
 if __name__ == "__main__":
-    obey(Actor)
+    obey(partial(Actor, *sys.argv[1:]))
