@@ -33,7 +33,6 @@ class PeerPackage:
         chooses: Whether its worker can measure choosing alone.
         target: Id of the target that it stands in, ``None`` for one that is only shown.
         home: Name of its environment; its name by default.
-        worker: Name of its worker, ``of_<worker>``; that of its environment by default.
     """
 
     name: str
@@ -42,13 +41,12 @@ class PeerPackage:
     chooses: bool = True
     target: str | None = "P13"
     home: str = ""
-    worker: str = ""
     arguments: tuple[str, ...] = ()
 
     @property
     def module(self) -> str:
         """The worker's module."""
-        return f"benchmarks.peers.of_{self.worker or self.home or self.name}"
+        return f"benchmarks.peers.of_{self.home or self.name}"
 
 
 PEERS: Final = (
@@ -58,21 +56,24 @@ PEERS: Final = (
         (("dm-reverb[tensorflow]==0.14.0",),),
         chooses=False,
     ),
-    PeerPackage("ray", "a plain list in a Ray 2.60 actor", (("ray==2.60.0", "numpy"),)),
+    PeerPackage(
+        "ray",
+        "a plain list in a Ray 2.60 actor, rows of torch tensors",
+        (_TORCH, ("ray==2.60.0",)),
+    ),
+    PeerPackage(
+        "ray of arrays",
+        "the same with rows of NumPy arrays, which Ray hands out without a copy",
+        (_TORCH, ("ray==2.60.0",)),
+        chooses=False,
+        target=None,
+        home="ray",
+        arguments=("arrays",),
+    ),
     PeerPackage(
         "transferqueue",
         "TransferQueue 0.1.11",
         (_TORCH, ("TransferQueue==0.1.11", "ray==2.60.0")),
-    ),
-    PeerPackage(
-        "ray of tensors",
-        "the plain list in a Ray 2.60 actor, with torch tensors",
-        (_TORCH, ("TransferQueue==0.1.11", "ray==2.60.0")),
-        chooses=False,
-        target=None,
-        home="transferqueue",
-        worker="ray",
-        arguments=("tensors",),
     ),
     PeerPackage(
         "torchrl",

@@ -1,8 +1,8 @@
 """A Ray actor that holds a plain list of groups, as replay buffers of post-training systems do.
 
 Groups are pushed one by one and awaited together; an actor call chooses by version and marks, one
-returns the rows, one removes them. With ``tensors`` the rows are torch tensors, as in the training
-framework that this is the way of; else NumPy arrays, which Ray need not copy.
+returns the rows, one removes them. Rows are torch tensors, as those systems hold them; with
+``arrays`` they are NumPy arrays, which Ray need not copy.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Buffer:
 class Actor:
     """The actor, in a process of its own."""
 
-    def __init__(self, form: str = "arrays") -> None:
+    def __init__(self, form: str = "tensors") -> None:
         self._takes_tensors = form == "tensors"
         ray.init(include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         self._make = ray.remote(Buffer)
