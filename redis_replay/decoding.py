@@ -139,9 +139,7 @@ def decoded_rows(
         )
     rows = range(directory.row_count) if read.rows is None else read.rows
     cells_of_rows = zip(*columns.values(), strict=True) if columns else repeat((), len(rows))
-    result: list[dict[str, Any]] = [
-        dict(zip(columns, cells, strict=True)) for cells in cells_of_rows
-    ]
+    result: list[dict[str, Any]] = [*map(dict, map(zip, repeat(tuple(columns)), cells_of_rows))]
     if directory.layout.has_absent_rows:
         result = [_without_absent(cells) for cells in result]
     if read.written:
