@@ -91,16 +91,21 @@ class _Places:
     def __init__(self) -> None:
         self._found: dict[int | bytes | tuple[int, ...], int] = {}
 
-    def of(self, values: Sequence[int]) -> int:
+    def of_all(self, value: int) -> int:
+        """Return the position of a number that all rows have."""
+        return self._found.setdefault(value, len(self._found))
+
+    def of_each(self, values: Sequence[int]) -> int:
         """Return the position of numbers that rows have."""
-        packed: int | bytes | tuple[int, ...] = values[0]
-        if values.count(values[0]) != len(values):
-            is_short = max(values) in _TWO_BYTES
-            packed = struct.pack(f"<{len(values)}H", *values) if is_short else tuple(values)
+        if values.count(values[0]) == len(values):
+            return self.of_all(values[0])
+        is_short = max(values) in _TWO_BYTES
+        packed = struct.pack(f"<{len(values)}H", *values) if is_short else tuple(values)
         return self._found.setdefault(packed, len(self._found))
 
     @property
     def numbers(self) -> Numbers:
+        """All numbers, in the order of their positions."""
         return list(self._found)
 
 
@@ -112,7 +117,7 @@ def shorten(columns: Sequence[Column], lengths: Sequence[int]) -> tuple[bytes, N
         lengths: Sequence length of each row.
     """
     places = _Places()
-    places.of(lengths)
+    places.of_each(lengths)
     flat: list[Any] = []
     for column in columns:
         flat.append(_NUMBER_OF_NAME.get(column.name, column.name))
@@ -128,7 +133,8 @@ def _form_of(column: Column, places: _Places) -> Any:
         is_even = storage is AS_IS and isinstance(bounds, range)
         if is_even and bounds[1] <= _LONGEST_CELL_IN_FORM:
             return -bounds[1]
-        sizes: Any = places.of(dense(column, [stop - start for start, stop in pairwise(bounds)]))
+        cells = dense(column, [stop - start for start, stop in pairwise(bounds)])
+        sizes: Any = places.of_each(cells)
     else:
         sizes = _sizes_of(column, places)
         if code is not None and storage is AS_IS and sizes == _sizes_of_code(column.kind):
@@ -138,7 +144,7 @@ def _form_of(column: Column, places: _Places) -> Any:
         return [*what, sizes]
     extras = extras_of(column)
     if "zstd" in extras:
-        extras["zstd"] = places.of(extras["zstd"])
+        extras["zstd"] = places.of_each(extras["zstd"])
     return [*what, sizes, extras]
 
 
@@ -148,10 +154,13 @@ def _sizes_of_code(kind: str) -> Any:
 
 
 def _sizes_of(column: Column, places: _Places) -> Any:
-    shapes = column.shapes if len(column.shapes) == 1 else dense(column, column.shapes)
-    if {*map(len, shapes)} == {1}:
-        return places.of([length for (length,) in shapes])
-    return shapes[0] if len(shapes) == 1 else shapes
+    [shape, *others] = column.shapes
+    if not others:
+        return places.of_all(shape[0]) if len(shape) == 1 else shape
+    shapes = dense(column, column.shapes)
+    if {1}.issuperset(map(len, shapes)):
+        return places.of_each([length for (length,) in shapes])
+    return shapes
 
 
 def _spelled(column: Column) -> list[Any]:
