@@ -358,6 +358,8 @@ def _restored_array(packed: list[Any], depth: int) -> Any:
 
 
 def _restored_mapping(packed: dict[str, Any], depth: int) -> dict[str, Any]:
+    if _UNPACKED.issuperset(map(type, packed.values())):
+        return packed
     return {key: _restored(item, depth) for key, item in packed.items()}
 
 

@@ -40,6 +40,9 @@ ABSENT: Final = _Absent.ABSENT
 _VOID: Final = "V"
 """Scalars of this kind of dtype are views, and all others values of their own."""
 
+_LONG_CELL_BYTES: Final = 16 * 1024
+"""Cells this long are read one by one: together they would be copied once more."""
+
 _NOT_CELLS: Final = (PayloadCorrupted, ValueError, OverflowError)
 
 
@@ -71,11 +74,12 @@ def whole_column(
             field=column.name,
         )
     rows = range(len(column.bounds) - 1)
-    if column.storage is AS_IS:
+    is_raw = column.is_raw
+    if is_raw or (column.storage is AS_IS and column.length <= _LONG_CELL_BYTES * len(rows)):
         try:
-            if column.kind == CELLS:
-                return decode_values(stored, column.name, count=len(rows), hand_out=hand_out)
-            return _raw_arrays(column, stored, rows, hand_out)
+            if is_raw:
+                return _raw_arrays(column, stored, rows, hand_out)
+            return decode_values(stored, column.name, count=len(rows), hand_out=hand_out)
         except _NOT_CELLS:
             pass  # what is wrong is found below, row by row
     blobs: dict[int, Buffer] = {

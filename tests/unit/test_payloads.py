@@ -90,6 +90,8 @@ ODD_COLUMNS: dict[str, list[Any]] = {
     "structures": [np.ones(2, np.dtype([("a", "u1"), ("b", "f8")], align=True))] * 4,
     "time": [np.array([row], "M8[ms]") for row in range(4)],
     "text": ["", "a", "\ud800", "длинный текст"],
+    "long texts": ["x" * length for length in (20_000, 0, 30_000, 40_000)],
+    "messages": [[{"role": "user", "content": "x" * row, "seen": (row,)}] for row in range(4)],
     "arrays of text": [np.array(["a", "bc"])] * 4,
     "empty values": ["", b"", [], {}],
     "nested": [{"a": [np.arange(3), (1, 2)]}, {1: {}}, (), [[]]],
