@@ -20,7 +20,7 @@ from redis_replay.codec import Value
 from redis_replay.dynamic_sampling import PromptGroupRecord
 from redis_replay.errors import PayloadMissing
 from redis_replay.group_record import GroupRecord, unpack_record
-from redis_replay.meta import KVBatchMeta
+from redis_replay.meta import KVBatchMeta, copied
 from redis_replay.payloads import EncodedGroup, chunk_offsets
 
 _MOST_KNOWN: Final = 1024
@@ -168,7 +168,7 @@ def batch_meta(
             "target_step": slot.target,
         }
         if any(record.tags):
-            tags += [{**tag, **facts} for tag in record.tags]
+            tags += [{**copied(tag), **facts} for tag in record.tags]
         else:
             tags += map(_copy, repeat(facts, len(record.tags)))
     extra: dict[str, Any] = {
@@ -176,7 +176,7 @@ def batch_meta(
         "start_weight_versions": [slot.start for slot in slots],
         "target_steps": [slot.target for slot in slots],
         "rewards": [list(r.rewards) if r.rewards is not None else None for r in records],
-        "rollout_metrics": [dict(r.rollout_metrics) for r in records],
+        "rollout_metrics": [copied(r.rollout_metrics) for r in records],
     }
     if current_train_weight is not None:
         extra["lags"] = [current_train_weight - slot.start for slot in slots]

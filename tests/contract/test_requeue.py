@@ -7,7 +7,7 @@ import pytest
 from redis_replay import GroupState, InOrderSamplerConfig, Rule, Selection, create_sampler
 from redis_replay.errors import ClaimMismatch, StaleOwner, UnknownGroup, WrongState
 from tests.contract.keyspace import collected, nothing_changed
-from tests.harness import Runs, commit_ready
+from tests.harness import Runs, commit_ready, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -170,6 +170,30 @@ async def test_written_columns_end_with_the_claim(runs: Runs) -> None:
         assert 1 == len(await runs.payload_keys())
         [row] = await store.samples.get_samples([f"{group_id}_g0"])
         assert ["input_ids", "reward"] == list(row)
+
+
+async def test_what_one_step_did_to_tags_and_metrics_is_not_in_the_next(runs: Runs) -> None:
+    async with runs.open() as store:
+        made = await store.buffer.reserve(0)
+        await store.buffer.commit(
+            made.group_id,
+            rows(),
+            start_weight_version=0,
+            end_weight_version=0,
+            tags=[{"turns": [1, 2], "of": {"task": ["a"]}}, {"turns": [3], "of": {}}],
+            rollout_metrics={"histogram": [4, 5]},
+        )
+        first = await store.buffer.claim_for_training([made.group_id])
+        assert first.tags is not None
+        first.tags[0]["turns"].append(6)
+        first.tags[0]["of"]["task"].clear()
+        first.extra_info["rollout_metrics"][0]["histogram"].append(7)
+        await store.buffer.requeue([made.group_id])
+        again = await store.buffer.claim_for_training([made.group_id])
+        assert again.tags is not None
+        assert [[1, 2], [3]] == [tag["turns"] for tag in again.tags]
+        assert [{"task": ["a"]}, {}] == [tag["of"] for tag in again.tags]
+        assert [{"histogram": [4, 5]}] == again.extra_info["rollout_metrics"]
 
 
 async def test_a_replaced_trainer_gives_nothing_back(runs: Runs) -> None:
