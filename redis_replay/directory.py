@@ -202,14 +202,18 @@ def read_plan(
     Raises:
         ValueError: No such field, or no such row.
     """
-    if rows is None:
-        return list(_plan_of_all(directory.layout, None if fields is None else tuple(fields)))
-    return _plan_of_runs(directory.layout, fields, list(_runs(directory, rows=rows)))
+    layout = directory.layout
+    if rows is not None:
+        return _plan_of_runs(layout, fields, list(_runs(directory, rows=rows)))
+    plan_of = _kept_plan if layout.is_shared else _plan_of_all
+    return list(plan_of(layout, None if fields is None else tuple(fields)))
 
 
-@lru_cache(maxsize=256)
 def _plan_of_all(layout: Layout, fields: tuple[str, ...] | None) -> list[ByteRange]:
     return _plan_of_runs(layout, fields, [(0, layout.row_count)])
+
+
+_kept_plan = lru_cache(maxsize=256)(_plan_of_all)
 
 
 def _plan_of_runs(

@@ -117,6 +117,7 @@ class Layout:
         fields: Names of the columns, in the order in which they were given.
         columns: In this order, which is the order of the bytes.
         lengths: Sequence length of each row; empty where the directory does not say it.
+        is_shared: Whether other groups have it too, so that what follows from it is worth keeping.
     """
 
     row_count: int
@@ -124,6 +125,7 @@ class Layout:
     fields: tuple[str, ...]
     columns: tuple[Column, ...]
     lengths: tuple[int, ...] = ()
+    is_shared: bool = False
 
     @cached_property
     def _place_of(self) -> dict[str, int]:

@@ -201,7 +201,7 @@ class _Columns(NamedTuple):
 @lru_cache(maxsize=_MOST_KEPT)
 def _even_layout(layout: bytes, row_count: int, numbers: tuple[int, ...]) -> Layout:
     """Return the layout of groups whose rows are all of the same lengths."""
-    return _built(_kept_columns(layout), row_count, numbers)
+    return _built(_kept_columns(layout), row_count, numbers, is_shared=True)
 
 
 def _read_columns(layout: Any) -> _Columns:
@@ -226,7 +226,7 @@ def _named(name: Any) -> str:
     return name
 
 
-def _built(columns: _Columns, row_count: int, numbers: Any) -> Layout:
+def _built(columns: _Columns, row_count: int, numbers: Any, *, is_shared: bool = False) -> Layout:
     reader = _Reader(row_count, numbers)
     built: list[Column] = []
     position = 0
@@ -236,7 +236,7 @@ def _built(columns: _Columns, row_count: int, numbers: Any) -> Layout:
         built.append(column)
     if position > _MOST_PAYLOAD_BYTES:
         raise ValueError(f"a payload of {position} bytes")
-    return Layout(row_count, position, columns.fields, tuple(built), reader.lengths)
+    return Layout(row_count, position, columns.fields, tuple(built), reader.lengths, is_shared)
 
 
 class _Reader:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import msgpack
 import numpy as np
 import pytest
 
-from redis_replay.directory import MAX_ROWS, Directory, directory_checksum
+from redis_replay.directory import MAX_ROWS, Directory, directory_checksum, read_plan
 from redis_replay.errors import PayloadCorrupted
 from redis_replay.fields import FieldOptions
 from redis_replay.payloads import decode_group, encode_group
@@ -69,6 +71,19 @@ def test_what_would_take_much_memory_is_not_kept(rows: list[dict[str, Any]]) -> 
     first, second = Directory.from_bytes(encoded), Directory.from_bytes(encoded)
     assert first.layout is not second.layout
     assert first.columns == second.columns
+
+
+@pytest.mark.parametrize("rows", [rows_of(7, 8), [{"x": 1}] * 2000])
+def test_a_layout_of_a_group_of_its_own_ends_with_what_was_read_of_it(
+    rows: list[dict[str, Any]],
+) -> None:
+    directory = directory_of(rows)
+    assert read_plan(directory)
+    assert read_plan(directory, fields=directory.fields[:1])
+    layout = weakref.ref(directory.layout)
+    del directory
+    gc.collect()
+    assert layout() is None
 
 
 def test_lengths_stand_once_however_many_columns_have_them() -> None:
