@@ -73,6 +73,7 @@ class Channel:
 
     def end(self, *of_block: Any) -> bool:
         """End the exchange; takes what `__exit__` does and returns whether it was cancelled."""
+        self._progress = NO_PROGRESS  # which knows all rows of the read
         return bool(self._patience.__exit__(*of_block))
 
     async def send(self, commands: Sequence[Command]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 import ssl
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -107,6 +109,17 @@ async def test_reads_at_the_same_time_do_not_mix(real_server: str, real_client: 
             for start in range(12):
                 group.start_soon(read, start)
         assert len(store.buffer.session.link.gateway._transfer.kept) <= 16
+
+
+async def test_a_kept_channel_keeps_nothing_of_what_was_read(real_server: str) -> None:
+    async with read_store(real_server, 6) as (store, ids, written):
+        read = await store.samples.get_samples(ids)
+        assert same_arrays(written, read)
+        assert store.buffer.session.link.gateway._transfer.kept
+        arrays = [weakref.ref(row["x"]) for row in read]
+        del read
+        gc.collect()
+        assert all(array() is None for array in arrays)
 
 
 async def test_kept_channels_that_the_server_closed_are_replaced(
