@@ -1,7 +1,8 @@
 """What to read of a group: which bytes of which keys, and the memory they go to.
 
 Each group's bytes lie in one block of memory, over which its arrays are views; with a caller's
-arrays (``out``) they go straight there.
+arrays (``out``) they go straight there. What cells are copies of lies apart, where it is much: it
+is free once they are decoded, and arrays beside it would keep it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from typing import Final
 from redis_replay._redis.keys import Keyspace
 from redis_replay._redis.records import SlotRecord
 from redis_replay._redis.transfer import Range
-from redis_replay.arrays import ARRAY_ALIGNMENT_BYTES
+from redis_replay.arrays import ARRAY_ALIGNMENT_BYTES, HandOut, read_only
 from redis_replay.blocks import BLOCKS
 from redis_replay.codec import Value
 from redis_replay.directory import ByteRange, read_plan
 from redis_replay.group_record import GroupRecord
+from redis_replay.layout import BYTES, CELLS, Column
 from redis_replay.outputs import Outputs
 from redis_replay.payloads import chunk_offsets
 
 Row = dict[str, Value]
 _WIDEST_GAP_BYTES: Final = 64
 """Ranges this close are read as one; columns lie at most an alignment apart."""
+
+_WORTH_APART_BYTES: Final = 64 * 1024
+"""Shorter columns are read with the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class GroupRead:
         buffers: Where each part of the payload is received.
         ranges: What to ask the server for.
         payload: Where all of it is received in one piece, if it is; there are no parts then.
+        passing_bytes: Bytes received that nothing refers to once the group is decoded.
     """
 
     wanted: WantedRows
@@ -60,6 +66,7 @@ class GroupRead:
     buffers: dict[ByteRange, memoryview]
     ranges: list[Range]
     payload: memoryview | None = None
+    passing_bytes: int = 0
 
     @property
     def group_id(self) -> str:
@@ -73,9 +80,10 @@ def plan_read(
     *,
     fields: Sequence[str] | None,
     written: dict[int, Row],
+    hand_out: HandOut = read_only,
     outputs: Outputs | None,
 ) -> GroupRead:
-    """Decide what to read of a group and where to, a block of its own or the caller's arrays."""
+    """Decide what to read of a group and where to, blocks of its own or the caller's arrays."""
     record, group_id = wanted.record, wanted.slot.group_id
     committed: list[str] | None = None
     if fields is not None:
@@ -88,7 +96,9 @@ def plan_read(
     fence = wanted.slot.payload_fence or 0
     keys = [keyspace.payload(group_id, fence, chunk=at) for at in range(len(offsets))]
     chunks = list(zip(keys, offsets, strict=True))
-    if committed is None and rows is None and outputs is None:
+    columns = {column.name: column for column in record.directory.columns}
+    copied = {name for name, column in columns.items() if _is_worth_apart(column, hand_out)}
+    if committed is None and rows is None and outputs is None and not copied:
         payload = BLOCKS.take(record.payload_bytes)
         ranges = [
             Range(key, 0, True, payload[at : at + size]) for key, (at, size) in chunks if size
@@ -97,19 +107,34 @@ def plan_read(
     plan = read_plan(record.directory, fields=committed, rows=rows)
     buffers: dict[ByteRange, memoryview] = {}
     if outputs is not None:
-        columns = {column.name: column for column in record.directory.columns}
+        copied |= outputs.fields
         for part in plan:
             memory = outputs.memory_for(group_id, columns[part.field], part)
             if memory is not None:
                 buffers[part] = memory
     targets = [(part.offset, memory) for part, memory in buffers.items()]
-    for run, memory in _laid_out([part for part in plan if part not in buffers]):
-        targets.append((run[0].offset, memory))
-        for part in run:
-            start = part.offset - run[0].offset
-            buffers[part] = memory[start : start + part.length]
+    rest = [part for part in plan if part not in buffers]
+    passing = [part for part in rest if part.field in copied]
+    for apart in ([part for part in rest if part.field not in copied], passing):
+        for run, memory in _laid_out(apart):
+            targets.append((run[0].offset, memory))
+            for part in run:
+                start = part.offset - run[0].offset
+                buffers[part] = memory[start : start + part.length]
     ranges = [part for start, memory in targets for part in _in_chunks(chunks, start, memory)]
-    return GroupRead(wanted, written, committed, rows, buffers, ranges)
+    passing_bytes = sum([part.length for part in passing])
+    return GroupRead(wanted, written, committed, rows, buffers, ranges, passing_bytes=passing_bytes)
+
+
+def _is_worth_apart(column: Column, hand_out: HandOut) -> bool:
+    """Return whether a column is large and its cells are no views of its bytes."""
+    if column.length < _WORTH_APART_BYTES:
+        return False
+    storage = column.storage
+    if storage.narrowed or storage.expanded is not None:
+        return True
+    has_views = hand_out is read_only and any(blob.kind != BYTES for blob in storage.blobs)
+    return column.kind == CELLS and not has_views
 
 
 def _runs(plan: Sequence[ByteRange]) -> Iterator[list[ByteRange]]:

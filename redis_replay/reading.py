@@ -5,7 +5,7 @@ A read asks for the bytes it needs and nothing else, of many groups in one round
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -24,6 +24,9 @@ from redis_replay.outputs import Outputs
 
 _GROUPS_A_TURN: Final = 16
 """Groups that are planned before other tasks have their turn."""
+
+_MOST_PASSING_BYTES: Final = 16 * 1024 * 1024
+"""What may be received for groups under way that nothing refers to once they are decoded."""
 
 _WRITTEN_SLICE: Final = 8
 """Groups whose written-back cells are held encoded and decoded at one time."""
@@ -58,17 +61,33 @@ async def read_groups(
         TypeError: A field that has an array holds something else.
     """
     cells = await _read_written(gateway, wanted, fields, hand_out)
+    decode = partial(decoded_rows, fields=fields, hand_out=hand_out, outputs=outputs)
+    plan = partial(plan_read, gateway.keyspace, fields=fields, hand_out=hand_out, outputs=outputs)
+    found: dict[str, list[Row]] = {}
     reads: list[GroupRead] = []
-    for one, written in zip(wanted, cells, strict=True):
-        if len(reads) % _GROUPS_A_TURN == 0:
+    passing_bytes = 0
+    for at, (one, written) in enumerate(zip(wanted, cells, strict=True)):
+        if at % _GROUPS_A_TURN == 0:
             await anyio.lowlevel.checkpoint()
         with damage.noted(one.slot):
             for names in (one.record.directory.fields, *written.values()):
                 known.update(dict.fromkeys(names))
-            reads.append(
-                plan_read(gateway.keyspace, one, fields=fields, written=written, outputs=outputs)
-            )
-    decode = partial(decoded_rows, fields=fields, hand_out=hand_out, outputs=outputs)
+            read = plan(one, written=written)
+            reads.append(read)
+            passing_bytes += read.passing_bytes
+        if passing_bytes > _MOST_PASSING_BYTES:
+            found |= await _received(gateway, reads, decode, damage)
+            reads, passing_bytes = [], 0
+    return found | await _received(gateway, reads, decode, damage)
+
+
+async def _received(
+    gateway: Gateway,
+    reads: Sequence[GroupRead],
+    decode: Callable[[GroupRead], list[Row]],
+    damage: Damage,
+) -> dict[str, list[Row]]:
+    """Receive and decode groups; note those that are damaged."""
     decoding = Decoding(reads, decode)
 
     def attempt() -> Progress:
