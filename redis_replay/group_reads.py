@@ -96,8 +96,8 @@ def plan_read(
     fence = wanted.slot.payload_fence or 0
     keys = [keyspace.payload(group_id, fence, chunk=at) for at in range(len(offsets))]
     chunks = list(zip(keys, offsets, strict=True))
-    columns = {column.name: column for column in record.directory.columns}
-    copied = {name for name, column in columns.items() if _is_worth_apart(column, hand_out)}
+    columns = record.directory.columns
+    copied = {column.name for column in columns if _is_worth_apart(column, hand_out)}
     if committed is None and rows is None and outputs is None and not copied:
         payload = BLOCKS.take(record.payload_bytes)
         ranges = [
@@ -108,8 +108,9 @@ def plan_read(
     buffers: dict[ByteRange, memoryview] = {}
     if outputs is not None:
         copied |= outputs.fields
+        named = {column.name: column for column in columns}
         for part in plan:
-            memory = outputs.memory_for(group_id, columns[part.field], part)
+            memory = outputs.memory_for(group_id, named[part.field], part)
             if memory is not None:
                 buffers[part] = memory
     targets = [(part.offset, memory) for part, memory in buffers.items()]
@@ -128,7 +129,7 @@ def plan_read(
 
 def _is_worth_apart(column: Column, hand_out: HandOut) -> bool:
     """Return whether a column is large and its cells are no views of its bytes."""
-    if column.length < _WORTH_APART_BYTES:
+    if column.length < _WORTH_APART_BYTES or column.is_raw:
         return False
     storage = column.storage
     if storage.narrowed or storage.expanded is not None:
