@@ -26,6 +26,9 @@ _LARGE_BYTES: Final = 16 * 1024 * 1024
 """What takes a thread of its own to verify and decode, so that the event loop goes on."""
 
 
+_FAILURES: Final = (ReplayError, ValueError, TypeError, MemoryError)
+
+
 class Decoding:
     """One attempt at a read.
 
@@ -67,7 +70,7 @@ class Decoding:
         read = self._complete.popleft()
         try:
             self._keep(read)
-        except (ReplayError, ValueError, TypeError) as failure:
+        except _FAILURES as failure:
             self._failure = failure  # raised by `finish`, where no connection is in use
         return read.wanted.record.payload_bytes + _GROUP_COSTS_BYTES
 

@@ -88,3 +88,16 @@ async def test_what_does_not_fit_is_raised_when_the_reading_is_over() -> None:
     assert 0 == work.meanwhile()
     with pytest.raises(ValueError, match="it holds <i8, and out <i4"):
         await work.finish()
+
+
+async def test_memory_that_is_not_there_is_raised_when_the_reading_is_over() -> None:
+    def decode(read: GroupRead) -> list[dict[str, Any]]:
+        raise MemoryError(read.group_id)
+
+    read = group_read("a", 1)
+    work = Decoding([read], decode)
+    for at, part in enumerate(read.ranges):
+        work.arrived(at, len(part.target))
+    assert work.meanwhile() > 0
+    with pytest.raises(MemoryError, match="a"):
+        await work.finish()
