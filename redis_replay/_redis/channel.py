@@ -15,6 +15,7 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import TracebackType
 from typing import Any, Final
 
@@ -37,6 +38,9 @@ _SILENCE_SECONDS: Final = 5.0
 
 _SEND_BUFFER_BYTES: Final = 1024 * 1024
 """What a local socket takes ahead of the server; the system gives less where it allows less."""
+
+_MOST_PIECES: Final = 512
+"""Of one call to the system, which refuses more than 1,024 (``IOV_MAX``)."""
 
 _TURN_BYTES: Final = 1024 * 1024
 """What one task moves before the others have their turn."""
@@ -80,7 +84,7 @@ class Channel:
         """Send commands, large arguments from where they lie."""
         left = deque(memoryview(piece) for piece in pack_commands(commands))
         while left:
-            count = await self._send_some(left)
+            count = await self._send_some(list(islice(left, _MOST_PIECES)))
             if count == 0:
                 raise ConnectionLost("the server closed the connection")
             while left and count >= len(left[0]):

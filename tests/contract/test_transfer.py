@@ -106,6 +106,18 @@ async def test_strings_longer_than_a_window_are_read_one_by_one(transfer: Transf
     await transfer.run([("UNLINK", *names)])
 
 
+async def test_more_values_go_out_together_than_the_system_takes_in_one_call(
+    transfer: Transfer,
+) -> None:
+    name, count, size = key_name(), 1_100, 16_384
+    values = [at.to_bytes(2, "big") * (size // 2) for at in range(count)]
+    cells = [part for at, value in enumerate(values) for part in (str(at), value)]
+    assert [count] == await transfer.run([("HSET", name, *cells)])
+    ends = [("HGET", name, str(at)) for at in (0, 511, 512, count - 1)]
+    assert [values[0], values[511], values[512], values[-1]] == await transfer.run(ends)
+    await transfer.run([("UNLINK", name)])
+
+
 async def test_an_error_stands_in_the_place_of_its_reply(transfer: Transfer) -> None:
     name = key_name()
     first, second, third = await transfer.run(
