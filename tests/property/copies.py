@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from redis_replay._redis.keys import Key
-from redis_replay._redis.records import OwnerRecord
+from redis_replay._redis.records import OwnerRecord, SlotRecord, unpack_items
 from redis_replay.audit import ControlCopy
 from redis_replay.tally import parse_stats
 from tests.property.accounts import NEVER_DRAINED
@@ -38,24 +38,8 @@ def view_of(copy: ControlCopy) -> View:
     names = {OwnerRecord.parse(r).epoch: n.decode() for n, r in copy.hashes[Key.OWNERS].items()}
     meta, totals = copy.hashes[Key.META], copy.hashes[Key.COUNTERS]
     return {
-        "slots": [
-            {
-                "group_id": slot.group_id,
-                "state": slot.state.value,
-                "start": slot.start,
-                "end": slot.finish,
-                "target": slot.target,
-                "owner": None if slot.epoch is None else names.get(slot.epoch),
-                "attempt": slot.attempt,
-                "requeues": slot.requeues,
-                "claimed": slot.batch is not None,
-                "committed": slot.payload_fence is not None,
-                "written": slot.written is not None,
-                "dispatch": slot.dispatch,
-                "replacement": slot.replacement,
-            }
-            for slot in sorted(copy.slots, key=lambda slot: slot.order)
-        ],
+        "slots": [_slot(slot, names) for slot in sorted(copy.slots, key=lambda slot: slot.order)],
+        "selected": _selected(copy.hashes[Key.SELECTED], names),
         "payload_bytes": _number(totals, "payload_bytes"),
         "totals": {"reserved": _number(totals, "reserved_total")}
         | {name: _number(totals, name) + _number(totals, f"{name}_total") for name in TOTALS},
@@ -69,6 +53,34 @@ def view_of(copy: ControlCopy) -> View:
         "tally": {int(s): parse_stats(p.decode()) for s, p in copy.hashes[Key.TALLY].items()},
         "drained": int(meta.get(b"drained_step", NEVER_DRAINED)),
     }
+
+
+def _slot(slot: SlotRecord, names: Mapping[int, str]) -> View:
+    return {
+        "group_id": slot.group_id,
+        "state": slot.state.value,
+        "start": slot.start,
+        "end": slot.finish,
+        "target": slot.target,
+        "owner": None if slot.epoch is None else names.get(slot.epoch),
+        "attempt": slot.attempt,
+        "requeues": slot.requeues,
+        "claimed": slot.batch is not None,
+        "committed": slot.payload_fence is not None,
+        "written": slot.written is not None,
+        "dispatch": slot.dispatch,
+        "replacement": slot.replacement,
+    }
+
+
+def _selected(stored: Mapping[bytes, bytes], names: Mapping[int, str]) -> list[Any]:
+    """Return who reads each selection for good, and its groups as they were, in order."""
+    found: list[Any] = []
+    for number in sorted(stored, key=int):
+        epoch, *items = unpack_items(stored[number])
+        slots = SlotRecord.parse_pairs(items)
+        found.append((names.get(int(epoch)), [_slot(slot, names) for slot in slots]))
+    return found
 
 
 def _accounts(steps: Mapping[bytes, bytes]) -> View:

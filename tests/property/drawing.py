@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from redis_replay.selection import Rule
 from tests.property.ending_verbs import Abort, Drain, Drop, Evict, Remove
+from tests.property.selecting_verbs import Clear, SelectExactlyForGood, SelectForGood
 from tests.property.sides import OWNERS
 from tests.property.training_verbs import (
     Adopt,
     Collect,
     CommitStep,
+    Keep,
     Publish,
     Quarantine,
     Release,
@@ -79,6 +81,18 @@ def _with_content(cut: Cut) -> Cut:
     return cut if cut.admits or cut.places else replace(cut, sets_loader=True)
 
 
+def _selections(kind: type[Select]) -> Drawn:
+    return st.builds(
+        kind,
+        _owner,
+        rule=st.sampled_from(Rule),
+        window=st.sampled_from([0, 1, 2]),
+        lead=st.sampled_from([0, 0, 0, 1]),
+        least=st.sampled_from([1, 1, 1, 2]),
+        more=st.sampled_from([0, 1, 3]),
+    )
+
+
 VERBS: dict[type[Verb], tuple[int, Drawn]] = {
     Reserve: (7, st.builds(Reserve, _owner, _group, _lead, _target, _replacement)),
     Commit: (
@@ -92,31 +106,26 @@ VERBS: dict[type[Verb], tuple[int, Drawn]] = {
             back=_back,
         ),
     ),
-    Select: (
-        10,
-        st.builds(
-            Select,
-            _owner,
-            rule=st.sampled_from(Rule),
-            window=st.sampled_from([0, 1, 2]),
-            lead=st.sampled_from([0, 0, 0, 1]),
-            least=st.sampled_from([1, 1, 1, 2]),
-            more=st.sampled_from([0, 1, 3]),
-        ),
-    ),
+    Select: (10, _selections(Select)),
     ClaimExactly: (4, st.builds(ClaimExactly, _owner, _numbers)),
+    SelectForGood: (8, _selections(SelectForGood)),
+    SelectExactlyForGood: (8, st.builds(SelectExactlyForGood, _owner, _numbers)),
+    Clear: (5, st.builds(Clear, _owner, _numbers)),
     CommitStep: (
-        7,
+        9,
         st.builds(
             CommitStep,
             _owner,
             lead=st.sampled_from([0, 0, 0, 0, -1, 1]),
             empty=st.sampled_from([False, False, True]),
+            keep=st.sampled_from([False, False, False, True]),
         ),
     ),
     Release: (
         3,
-        st.builds(Release, _owner, st.sampled_from(["", "", "missing", "extra", "twice"])),
+        st.builds(
+            Release, _owner, st.sampled_from(["", "", "missing", "extra", "twice", "selected"])
+        ),
     ),
     Requeue: (7, st.builds(Requeue, _owner, st.just(()) | _numbers, st.booleans())),
     Quarantine: (2, st.builds(Quarantine, _owner, _numbers)),
@@ -149,6 +158,7 @@ VERBS: dict[type[Verb], tuple[int, Drawn]] = {
     Publish: (1, st.builds(Publish, _owner, st.sampled_from([0, 1, -1]))),
     SetWindow: (1, st.builds(SetWindow, _owner, st.sampled_from([1, 0, 2, 3]))),
     Seed: (1, st.builds(Seed, _owner, st.sampled_from([0, 1, -1]), st.booleans())),
+    Keep: (1, st.builds(Keep, _owner)),
     Collect: (1, st.builds(Collect, _owner)),
 }
 """Each kind of verb, how often it is drawn beside others, and what it may ask."""

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.property.drawing import KINDS, VERBS
 from tests.property.ending_verbs import Abort, Drop, Evict
 from tests.property.scene import Scene
+from tests.property.selecting_verbs import Clear, SelectExactlyForGood, SelectForGood
 from tests.property.sides import OWNERS
 from tests.property.training_verbs import Adopt, CommitStep, Release, Requeue, Transfer, WriteBack
 from tests.property.verbs import (
@@ -31,9 +32,9 @@ from tests.property.verbs import (
 )
 
 NEEDS_RESERVATION = (Commit, Abort, Drop)
-NEEDS_CLAIMS = (CommitStep, Release, Transfer, Adopt)
+NEEDS_CLAIMS = (Release, Transfer, Adopt)
 NEEDS_CLAIMED = (Requeue, WriteBack)
-NEEDS_READY = (Select, ClaimExactly, Evict, Promote)
+NEEDS_READY = (Select, ClaimExactly, SelectForGood, SelectExactlyForGood, Evict, Promote)
 _MOST_TRIES = 8
 
 
@@ -103,9 +104,12 @@ class StoreMachine(RuleBasedStateMachine):
         attached = tuple(owner for owner in OWNERS if side.is_attached(owner))
         states = {group.state for group in side.model.groups.values()}
         owning = tuple(name for name in attached if side.model.owned(side.members[name]))
+        reading = tuple(name for name in attached if side.members[name].selections)
         reserving = tuple(name for name in attached if side.committable(name))
         found = dict.fromkeys(VERBS, attached)
         found |= dict.fromkeys(NEEDS_CLAIMS, owning)
+        found[CommitStep] = tuple(name for name in attached if name in owning + reading)
+        found[Clear] = reading
         found |= dict.fromkeys(NEEDS_RESERVATION, reserving)
         if "claimed" not in states:
             found |= dict.fromkeys(NEEDS_CLAIMED, ())

@@ -1,23 +1,29 @@
 """The buffer as a plain Python model: what every verb does, with no server and nothing to race.
 
-Written from the decisions D1 to D13 and D17 to D22, not from the scripts. A refusal is the name
-of the error class that a caller must see. Attempts are told apart by tokens drawn from one counter;
-the numbers that a store draws need not be the same.
+Written from the decisions D1 to D13, D17 to D22 and D51, not from the scripts. A refusal is the
+name of the error class that a caller must see. Attempts are told apart by tokens drawn from one
+counter; the numbers that a store draws need not be the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from redis_replay.selection import Selection
 from tests.property.reserving import Reserving
-from tests.property.slots import Group, Member, Place, Refused, require_distinct
+from tests.property.slots import Group, Member, Place, Refused, Selected, require_distinct
 
 
 @dataclass(kw_only=True)
 class BufferModel(Reserving):
-    """One run."""
+    """One run.
 
+    Attributes:
+        most_held: Groups that a session may have claimed, and as many selected for good.
+    """
+
+    most_held: int
     last_step: tuple[int, tuple[int, ...], tuple[int, tuple[str, ...]]] | None = None
 
     def publish(self, version: int) -> None:
@@ -139,12 +145,20 @@ class BufferModel(Reserving):
 
     # Training
 
-    def select(
-        self, member: Member, *, rule: str, lowest: int, highest: int, least: int, most: int
-    ) -> list[str]:
+    def select(self, member: Member, wanted: Selection) -> list[str]:
         self.require(member)
-        chosen = self._eligible(rule, lowest, highest)[:most]
-        return self._claim(member, chosen) if len(chosen) >= least else []
+        chosen = self._chosen(wanted)
+        return self._claim(member, chosen) if chosen else []
+
+    def select_for_good(self, member: Member, wanted: Selection) -> list[str]:
+        self.require(member)
+        chosen = self._chosen(wanted)
+        return self._end_as_selected(member, chosen) if chosen else []
+
+    def _chosen(self, wanted: Selection) -> list[Group]:
+        eligible = self._eligible(wanted.rule.value, wanted.lowest, wanted.highest)
+        chosen = eligible[: wanted.max_prompt_groups]
+        return chosen if len(chosen) >= wanted.min_prompt_groups else []
 
     def _eligible(self, rule: str, lowest: int, highest: int) -> list[Group]:
         ready = self.in_state("ready")
@@ -164,10 +178,50 @@ class BufferModel(Reserving):
     def claim_exactly(self, member: Member, group_ids: Sequence[str]) -> list[str]:
         require_distinct(group_ids)
         self.require(member)
+        self._require_room(self.owned(member), len(group_ids))
         return self._claim(member, self.all_in(group_ids, "ready"))
 
-    def _claim(self, member: Member, groups: Iterable[Group]) -> list[str]:
-        batch, taken = self.draw(), list(groups)
+    def select_exactly_for_good(self, member: Member, group_ids: Sequence[str]) -> list[str]:
+        require_distinct(group_ids)
+        self.require(member)
+        return self._end_as_selected(member, self.all_in(group_ids, "ready"))
+
+    def _require_room(self, held: Sequence[Group], more: int) -> None:
+        if len(held) + more > self.most_held:
+            raise Refused("TooManyClaims")
+
+    def _end_as_selected(self, member: Member, groups: list[Group]) -> list[str]:
+        """End groups as trained; the session reads their rows until it lets them go or ends."""
+        held = [group for taken in member.selections for group in taken.groups]
+        self._require_room(held, len(groups))
+        taken = Selected(self.draw(), member.epoch, groups)
+        self.selections.append(taken)
+        member.selections.append(taken)
+        self.retire(groups, "trained", "selected")
+        self.accounts.train(len(groups))
+        return [group.group_id for group in groups]
+
+    def clear(self, member: Member, group_ids: Sequence[str]) -> int:
+        """Let go what the session has selected for good; the others are live and are removed."""
+        ended = [group_id for group_id in group_ids if group_id in member.selected]
+        rest = [group_id for group_id in group_ids if group_id not in ended]
+        if rest:
+            self.remove(member, rest, reason="cleared")
+        self.require(member)
+        for taken in member.selections:
+            taken.groups = [group for group in taken.groups if group.group_id not in ended]
+        member.selections = [taken for taken in member.selections if taken.groups]
+        self.selections = [taken for taken in self.selections if taken.groups]
+        return len(group_ids)
+
+    def keep(self) -> None:
+        """Make a checkpoint, unless what is being trained has left the buffer and would be lost."""
+        if self.selections:
+            raise Refused("CheckpointError")
+
+    def _claim(self, member: Member, taken: list[Group]) -> list[str]:
+        self._require_room(self.owned(member), len(taken))
+        batch = self.draw()
         for group in taken:
             group.state, group.fence, group.batch = "claimed", batch, batch
             group.holder = member.epoch
@@ -175,6 +229,7 @@ class BufferModel(Reserving):
         return [group.group_id for group in taken]
 
     def write_back(self, member: Member, group_ids: Sequence[str]) -> None:
+        _require_claims(member, group_ids)
         self.require(member)
         groups = self.all_in(group_ids, "claimed")
         if any(group.holder != member.epoch for group in groups):
@@ -182,33 +237,46 @@ class BufferModel(Reserving):
         for group in groups:
             group.written = True
 
-    def settle_step(self, member: Member, step: int, *, empty: bool) -> tuple[int, tuple[str, ...]]:
-        """Return the late reservations aborted and the groups trained."""
+    def settle_step(
+        self, member: Member, step: int, *, empty: bool, keep: bool
+    ) -> tuple[int, tuple[str, ...]]:
+        """Return the late reservations aborted and the groups trained.
+
+        Asked to, it keeps a checkpoint; a step that was settled before keeps none any more.
+        """
         self.require(member)
-        named = tuple(member.batches)
+        read = [taken.number for taken in member.selections]
+        named = (*member.batches, *read)
         if step != self.version:
             if self.last_step is None or self.last_step[:2] != (step, named):
                 raise Refused("StepMismatch")
-            member.batches.clear()
+            _forget_batches(member)
+            if keep:
+                raise Refused("CheckpointMissing")
             return self.last_step[2]
         owned = self.owned(member)
-        if not owned and not empty:
+        if not owned and not read and not empty:
             raise Refused("ClaimMismatch")
         if any(group.batch not in named for group in owned):
             raise Refused("ClaimMismatch")
+        others = [taken for taken in self.selections if taken.epoch != member.epoch]
+        if keep and others:
+            raise Refused("CheckpointError")
         late = [g for g in self.in_state("reserved") if g.target is not None and g.target <= step]
         late = late if self.in_order else []
         self.retire(owned, "trained", "trained")
         self.retire(late, "aborted", "stale")
+        self.selections = others
         self.accounts.train(len(owned))
         self._raise_version(step + 1)
         answer = (len(late), tuple(group.group_id for group in owned))
         self.last_step = (step, named, answer)
-        member.batches.clear()
+        _forget_batches(member)
         return answer
 
     def settle_exactly(self, member: Member, group_ids: Sequence[str]) -> None:
         require_distinct(group_ids)
+        _require_claims(member, group_ids)
         self.require(member)
         owned = self.owned(member)
         if {group.group_id for group in owned} != set(group_ids):
@@ -221,6 +289,7 @@ class BufferModel(Reserving):
         """Give named claims back, or all of the session's."""
         if group_ids is not None:
             require_distinct(group_ids)
+        _require_claims(member, group_ids)
         self.require(member)
         groups = self.owned(member) if group_ids is None else self.all_in(group_ids, "claimed")
         if any(group.holder != member.epoch for group in groups):
@@ -254,13 +323,17 @@ class BufferModel(Reserving):
         return len(taken)
 
     def transfer(self, member: Member, receiver: str) -> int:
+        _require_claims(member, None)
         self.require(member)
         if receiver not in self.owners:
             raise Refused("ClaimError")
-        owned = self.owned(member)
+        owned, epoch = self.owned(member), self.owners[receiver]
+        if epoch != member.epoch:
+            received = self.where(lambda g: g.holder == epoch and g.state == "claimed")
+            self._require_room(received, len(owned))
         batch = self.draw() if owned else 0
         for group in owned:
-            group.batch, group.fence, group.holder = batch, batch, self.owners[receiver]
+            group.batch, group.fence, group.holder = batch, batch, epoch
         member.batches.clear()
         return len(owned)
 
@@ -270,3 +343,14 @@ class BufferModel(Reserving):
         if owned:
             member.batches[:] = sorted({group.batch or 0 for group in owned})
         return [group.group_id for group in owned]
+
+
+def _require_claims(member: Member, group_ids: Sequence[str] | None) -> None:
+    """Refuse named groups, or all, of which the session has selected some for good."""
+    if any(group_ids is None or group_id in group_ids for group_id in member.selected):
+        raise Refused("ClaimMismatch")
+
+
+def _forget_batches(member: Member) -> None:
+    member.batches.clear()
+    member.selections.clear()

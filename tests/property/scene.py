@@ -16,7 +16,7 @@ from tests.harness import Runs
 from tests.property.accounts import Accounts
 from tests.property.copies import content_of, view_of
 from tests.property.model import BufferModel
-from tests.property.sides import ModelSide, StoreSide, model_reply, reply_of
+from tests.property.sides import ModelSide, Reply, StoreSide, model_reply, reply_of
 from tests.property.verbs import Attach, Verb
 
 CAPACITY = 6
@@ -25,6 +25,8 @@ MAX_ATTEMPTS = 2
 MAX_REQUEUES = 2
 GROUPS_PER_STEP = 2
 WINDOW = 1
+MOST_HELD = 2
+"""Groups that a session may have claimed, and as many selected for good; the scripts say 1,024."""
 REAL_EVERY = 5
 STAMPED_AHEAD = 9
 """The audit's number for a live target step that the cursor has not reached."""
@@ -39,6 +41,7 @@ def new_model(*, in_order: bool) -> ModelSide:
             max_attempts=MAX_ATTEMPTS,
             max_requeues=MAX_REQUEUES,
             in_order=in_order,
+            most_held=MOST_HELD,
             window=WINDOW,
             accounts=Accounts(GROUPS_PER_STEP, stamped=in_order),
         )
@@ -54,8 +57,8 @@ class Scene:
     runs: dict[str, Runs]
     done: int = 0
 
-    async def do(self, verb: Verb) -> None:
-        """Do a verb everywhere; its owner attaches first if it has no session.
+    async def do(self, verb: Verb) -> Reply:
+        """Do a verb everywhere and return the reply; its owner attaches first without a session.
 
         The replies are compared each time, and so is what fakeredis holds with what the model
         predicts, audited. The real server is compared and audited at every fifth verb: reading a
@@ -70,6 +73,7 @@ class Scene:
             await side.come_to_rest()
         self.done += 1
         await self.compare(with_real=self.done % REAL_EVERY == 0)
+        return expected
 
     async def compare(self, *, with_real: bool) -> None:
         """Compare the runs with the model and with one another, and audit them.
@@ -92,8 +96,12 @@ class Scene:
     async def finish(self) -> None:
         """Compare the end states and the rows; then give all back, and nothing is left."""
         await self.compare(with_real=True)
+        reading = [name for name in self.model.members if self.model.is_attached(name)]
         for name, side in self.stores.items():
             assert self.model.contents() == await side.contents(), name
+            for owner in reading:
+                selected = self.model.contents_selected(owner)
+                assert selected == await side.contents_selected(owner), f"{name}: {owner}"
         for name, side in self.stores.items():
             await side.give_all_back()
             assert [] == await self.runs[name].payload_keys(), name

@@ -6,7 +6,7 @@ is never cleared, so that late commits and aborts of lost attempts happen all th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,11 @@ from redis_replay._redis.gateway import Gateway
 from redis_replay.errors import ReplayError
 from redis_replay.heart import end_owner
 from redis_replay.rollout import RolloutSession
+from redis_replay.samples import SamplePlane
 from redis_replay.trainer import TrainerSession
 from tests.harness import rows
 from tests.property.model import BufferModel
-from tests.property.slots import Member, Refused
+from tests.property.slots import Group, Member, Refused
 
 OWNERS = ("host-a", "host-b", "job")
 NEVER_DRAWN = 2**40
@@ -31,6 +32,7 @@ TOTALS = ("trained", "filtered", "evicted", "aborted", "removed", "requeued")
 
 Reply = Any
 View = dict[str, Any]
+Contents = dict[str, int | None]
 
 
 @dataclass
@@ -83,23 +85,10 @@ class ModelSide:
         """Return the state of the run as far as it does not depend on the numbers drawn."""
         model, totals, accounts = self.model, self.model.totals, self.model.accounts
         return {
-            "slots": [
-                {
-                    "group_id": group.group_id,
-                    "state": group.state,
-                    "start": group.start,
-                    "end": group.end,
-                    "target": group.target,
-                    "owner": model.owner_of(group),
-                    "attempt": group.attempt,
-                    "requeues": group.requeues,
-                    "claimed": group.batch is not None,
-                    "committed": group.committed_fence is not None,
-                    "written": group.written,
-                    "dispatch": group.dispatch,
-                    "replacement": group.replacement,
-                }
-                for group in model.where(lambda group: True)
+            "slots": [self._view_of(group) for group in model.where(lambda group: True)],
+            "selected": [
+                (model.name_of(taken.epoch), [self._view_of(group) for group in taken.groups])
+                for taken in model.selections
             ],
             "payload_bytes": model.payload_bytes,
             "totals": {"reserved": model.reserved_total, **{n: totals.get(n, 0) for n in TOTALS}},
@@ -112,10 +101,32 @@ class ModelSide:
             "drained": accounts.drained,
         }
 
-    def contents(self) -> dict[str, int | None]:
+    def _view_of(self, group: Group) -> View:
+        return {
+            "group_id": group.group_id,
+            "state": group.state,
+            "start": group.start,
+            "end": group.end,
+            "target": group.target,
+            "owner": self.model.name_of(group.holder),
+            "attempt": group.attempt,
+            "requeues": group.requeues,
+            "claimed": group.batch is not None,
+            "committed": group.committed_fence is not None,
+            "written": group.written,
+            "dispatch": group.dispatch,
+            "replacement": group.replacement,
+        }
+
+    def contents(self) -> Contents:
         """Return what the rows of each committed group were made of."""
         committed = self.model.where(lambda group: group.committed_fence is not None)
         return {group.group_id: group.content for group in committed}
+
+    def contents_selected(self, owner: str) -> Contents:
+        """Return the same of the groups that an attached owner has selected for good."""
+        selected = self.members[owner].selected
+        return {group_id: group.content for group_id, group in selected.items()}
 
 
 @dataclass
@@ -147,17 +158,16 @@ class StoreSide:
         rollout.buffer = trainer.buffer
         return rollout
 
-    async def contents(self) -> dict[str, int]:
+    async def contents(self) -> Contents:
         """Read every committed group and return what its rows were made of."""
         slots = await self.store.buffer.slots()
         committed = [slot.group_id for slot in slots if slot.payload_fence is not None]
-        found: dict[str, int] = {}
-        for group_id in committed:
-            [row] = await self.store.samples.get_samples([f"{group_id}_g0"])
-            ids: Any = row["input_ids"]
-            assert {int(ids[0])} == {int(value) for value in ids}
-            found[group_id] = int(ids[0])
-        return found
+        return await _contents(self.store.samples, committed)
+
+    async def contents_selected(self, owner: str) -> Contents:
+        """Read what an owner has selected for good, by its own session."""
+        trainer = self.sessions[owner]
+        return await _contents(trainer.samples, list(trainer.buffer.session.selected.slots))
 
     async def come_to_rest(self) -> None:
         """Wait until what the store does in the background is done."""
@@ -172,6 +182,16 @@ class StoreSide:
         if slots:
             await self.store.buffer.remove([slot.group_id for slot in slots])
         await self.store.collect_garbage()
+
+
+async def _contents(samples: SamplePlane, group_ids: Sequence[str]) -> Contents:
+    found: Contents = {}
+    for group_id in group_ids:
+        [row] = await samples.get_samples([f"{group_id}_g0"])
+        ids: Any = row["input_ids"]
+        assert {int(ids[0])} == {int(value) for value in ids}
+        found[group_id] = int(ids[0])
+    return found
 
 
 def content_rewards(content: int) -> list[float]:

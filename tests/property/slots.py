@@ -48,12 +48,27 @@ class Group:
 
 
 @dataclass
+class Selected:
+    """A selection for good that a session has not let go: its groups as they were when ready."""
+
+    number: int
+    epoch: int
+    groups: list[Group]
+
+
+@dataclass
 class Member:
     """A session as its process knows it; it does not learn of its own death."""
 
     owner: str
     epoch: int
     batches: list[int] = field(default_factory=list)
+    selections: list[Selected] = field(default_factory=list)
+
+    @property
+    def selected(self) -> dict[str, Group]:
+        """The groups it has selected for good by id, the newest of an id."""
+        return {group.group_id: group for taken in self.selections for group in taken.groups}
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,7 @@ class Ledger:
         owners: Epoch of each attached owner.
         totals: Groups by end, and requeues.
         ends: Groups by end and reason.
+        selections: What sessions have selected for good and still read, in order.
     """
 
     max_attempts: int
@@ -96,6 +112,7 @@ class Ledger:
     owners: dict[str, int] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
+    selections: list[Selected] = field(default_factory=list)
     reserved_total: int = 0
     _drawn: int = 0
 
@@ -113,6 +130,7 @@ class Ledger:
 
     def _give_back(self, epoch: int, *, counted: bool) -> None:
         fence = self.draw()
+        self.selections = [taken for taken in self.selections if taken.epoch != epoch]
         for group in self.where(lambda g: g.holder == epoch):
             group.holder, group.fence, group.batch, group.written = None, fence, None, False
             if group.state == "reserved":
@@ -139,8 +157,8 @@ class Ledger:
         """Return the groups a session has claimed."""
         return self.where(lambda g: g.holder == member.epoch and g.state == "claimed")
 
-    def owner_of(self, group: Group) -> str | None:
-        return next((name for name, epoch in self.owners.items() if epoch == group.holder), None)
+    def name_of(self, epoch: int | None) -> str | None:
+        return next((name for name, held in self.owners.items() if held == epoch), None)
 
     def where(self, wanted: Callable[[Group], bool]) -> list[Group]:
         """Return groups in buffer order."""

@@ -8,6 +8,9 @@ from typing import Any
 from tests.property.sides import ModelSide, StoreSide
 from tests.property.verbs import NO_GROUP, Verb, pick
 
+KEPT = "kept"
+"""The name of a checkpoint, which no verb leaves behind."""
+
 
 def owned_by(side: ModelSide, owner: str) -> list[str]:
     """Return the groups an owner's session has claimed."""
@@ -16,13 +19,17 @@ def owned_by(side: ModelSide, owner: str) -> list[str]:
 
 @dataclass(frozen=True)
 class WriteBack(Verb):
-    """Writes a column back to all groups the owner holds, or to a live group of anybody."""
+    """Writes a column back to all groups the owner holds, or to a group of anybody.
+
+    A stray group is one that the owner selected for good, if there are any.
+    """
 
     stray: int | None = None
 
     def plan(self, side: ModelSide) -> list[str]:
         if self.stray is not None:
-            return list(pick(side, (self.stray,), "claimed"))
+            selected = side.members[self.owner].selected
+            return list(pick(side, (self.stray,), "claimed", first=selected))
         return owned_by(side, self.owner)
 
     def on_model(self, side: ModelSide, plan: list[str]) -> None:
@@ -37,31 +44,42 @@ class WriteBack(Verb):
 
 @dataclass(frozen=True)
 class CommitStep(Verb):
+    """Closes a step; if it keeps a checkpoint too, that is dropped again."""
+
     lead: int
     empty: bool
+    keep: bool = False
 
     def plan(self, side: ModelSide) -> int:
         return max(0, side.model.version + self.lead)
 
     def on_model(self, side: ModelSide, plan: int) -> Any:
-        return side.model.settle_step(side.members[self.owner], plan, empty=self.empty)
+        member = side.members[self.owner]
+        return side.model.settle_step(member, plan, empty=self.empty, keep=self.keep)
 
     async def on_store(self, side: StoreSide, plan: int) -> Any:
         trainer = side.sessions[self.owner]
-        done = await (trainer.skip_step(plan) if self.empty else trainer.commit_step(plan))
+        close = trainer.skip_step if self.empty else trainer.commit_step
+        done = await close(plan, checkpoint=KEPT if self.keep else None)
+        if self.keep:
+            await side.store.checkpoints.drop(KEPT)
         assert plan == done.step
         return (done.aborted, done.trained)
 
 
 @dataclass(frozen=True)
 class Release(Verb):
-    """Releases the owner's claims; a slip names one too few, one too many or one twice."""
+    """Releases the owner's claims; a slip names one too few, one too many or one twice.
+
+    Or it names what the owner selected for good too.
+    """
 
     slip: str
 
     def plan(self, side: ModelSide) -> list[str]:
         owned = owned_by(side, self.owner)
-        more = {"extra": [NO_GROUP], "twice": owned[:1]}.get(self.slip, [])
+        selected = [*side.members[self.owner].selected]
+        more = {"extra": [NO_GROUP], "twice": owned[:1], "selected": selected}.get(self.slip, [])
         return owned[1:] if self.slip == "missing" else owned + more
 
     def on_model(self, side: ModelSide, plan: list[str]) -> None:
@@ -73,13 +91,17 @@ class Release(Verb):
 
 @dataclass(frozen=True)
 class Requeue(Verb):
-    """Gives named claims back, or with no numbers all of the session's."""
+    """Gives named claims back, or with no numbers all of the session's.
+
+    Of the groups that are named, those the owner selected for good come first.
+    """
 
     numbers: tuple[int, ...]
     failed: bool
 
     def plan(self, side: ModelSide) -> tuple[str, ...] | None:
-        return pick(side, self.numbers, "claimed") if self.numbers else None
+        selected = side.members[self.owner].selected
+        return pick(side, self.numbers, "claimed", first=selected) if self.numbers else None
 
     def on_model(self, side: ModelSide, plan: tuple[str, ...] | None) -> int:
         return side.model.requeue(side.members[self.owner], plan, failed=self.failed)
@@ -164,6 +186,18 @@ class Seed(Verb):
 
     async def on_store(self, side: StoreSide, plan: int) -> None:
         await side.sessions[self.owner].buffer.admission.seed(plan, exact=self.exact)
+
+
+@dataclass(frozen=True)
+class Keep(Verb):
+    """Makes a checkpoint and drops it again, so that the run is as it was."""
+
+    def on_model(self, side: ModelSide, plan: Any) -> None:
+        side.model.keep()
+
+    async def on_store(self, side: StoreSide, plan: Any) -> None:
+        await side.store.checkpoints.create(KEPT)
+        await side.store.checkpoints.drop(KEPT)
 
 
 @dataclass(frozen=True)

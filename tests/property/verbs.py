@@ -6,9 +6,11 @@ which version), and the same plan then runs on the model and on every store.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from redis_replay.buffer import RedisReplayBuffer
 from redis_replay.payloads import encode_group
 from redis_replay.selection import Rule, Selection
 from tests.property.sides import ModelSide, StoreSide, content_rewards, content_rows
@@ -36,11 +38,17 @@ class Verb:
         raise NotImplementedError
 
 
-def pick(side: ModelSide, numbers: tuple[int, ...], *states: str) -> tuple[str, ...]:
-    """Return live groups by number, those in the states first; past the end an unknown id."""
+def pick(
+    side: ModelSide, numbers: tuple[int, ...], *states: str, first: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return groups by number: named ones first, then live ones, those in the states before others.
+
+    A number past the end is an unknown id.
+    """
     live = side.model.where(lambda group: True)
     live.sort(key=lambda group: group.state not in states)
-    return tuple(live[n].group_id if n < len(live) else NO_GROUP for n in numbers)
+    known = list(dict.fromkeys((*first, *(group.group_id for group in live))))
+    return tuple(known[n] if n < len(known) else NO_GROUP for n in numbers)
 
 
 def place(
@@ -285,20 +293,16 @@ class Select(Verb):
         return Selection(self.rule, lowest, highest, self.least, self.least + self.more)
 
     def on_model(self, side: ModelSide, plan: Selection) -> list[str]:
-        return side.model.select(
-            side.members[self.owner],
-            rule=plan.rule.value,
-            lowest=plan.lowest,
-            highest=plan.highest,
-            least=plan.min_prompt_groups,
-            most=plan.max_prompt_groups,
-        )
+        return side.model.select(side.members[self.owner], plan)
 
     async def on_store(self, side: StoreSide, plan: Selection) -> list[str]:
-        meta, groups = await side.sessions[self.owner].buffer.claim(plan)
+        meta, groups = await self._buffer(side).claim(plan)
         chosen = list(meta.extra_info["group_ids"]) if meta is not None else []
         assert groups == len(chosen)
         return chosen
+
+    def _buffer(self, side: StoreSide) -> RedisReplayBuffer:
+        return side.sessions[self.owner].buffer
 
 
 @dataclass(frozen=True)
@@ -312,5 +316,8 @@ class ClaimExactly(Verb):
         return side.model.claim_exactly(side.members[self.owner], plan)
 
     async def on_store(self, side: StoreSide, plan: tuple[str, ...]) -> list[str]:
-        meta = await side.sessions[self.owner].buffer.claim_for_training(plan)
+        meta = await self._buffer(side).claim_for_training(plan)
         return list(meta.extra_info["group_ids"])
+
+    def _buffer(self, side: StoreSide) -> RedisReplayBuffer:
+        return side.sessions[self.owner].buffer
