@@ -40,6 +40,7 @@ from redis_replay._redis.transfer import (
     Range,
     Transfer,
 )
+from redis_replay.errors import StoreClosed
 from redis_replay.processes import require_own_process
 
 T = TypeVar("T")
@@ -98,6 +99,7 @@ class Gateway:
     _lines: Lines = field(init=False, repr=False)
     _nodes: Nodes | None = field(init=False, default=None, repr=False)
     _opener: int = field(default_factory=os.getpid, repr=False)
+    _is_closed: bool = field(init=False, default=False, repr=False)
 
     def __post_init__(self) -> None:
         home = self.target.serving(self.keyspace.control(Key.META))
@@ -117,7 +119,8 @@ class Gateway:
         return self._nodes is not None
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, those in use with their calls. No call comes after it."""
+        self._is_closed = True
         await self._close_idle()
         await self._client.aclose(close_connection_pool=True)
 
@@ -185,23 +188,30 @@ class Gateway:
 
         Raises:
             StoreError: the server cannot be used, or did not answer within the deadline.
+            StoreClosed: it was closed.
             ForkedStore: this process was forked from the one that connected.
         """
         require_own_process(self._opener)
+        if self._is_closed:
+            raise StoreClosed("the store is closed; open it again")
         deadline = time.monotonic() + self.deadline_seconds
         pause = _FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                return await command(self._client)
-            except (RedisError, OSError) as failure:
-                if not is_transient(failure) or time.monotonic() + pause > deadline:
-                    raise as_store_error(failure, address=self.target.address) from failure
-                if self._nodes is not None or is_moved_away(failure):
-                    await self._close_idle()
-            if on_repeat is not None:
-                on_repeat()
-            await anyio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+        try:
+            while True:
+                try:
+                    return await command(self._client)
+                except (RedisError, OSError) as failure:
+                    if not is_transient(failure) or time.monotonic() + pause > deadline:
+                        raise as_store_error(failure, address=self.target.address) from failure
+                    if self._nodes is not None or is_moved_away(failure):
+                        await self._close_idle()
+                if on_repeat is not None:
+                    on_repeat()
+                await anyio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+        finally:
+            if self._is_closed:  # meanwhile
+                await self._close_idle()
 
     async def pipeline(
         self, commands: Sequence[Sequence[Argument]], *, atomic: bool = False

@@ -27,7 +27,7 @@ from redis_replay._redis.connect import Target
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Keyspace
 from redis_replay._redis.transfer import Range
-from redis_replay.errors import StoreRefused, StoreUnavailable
+from redis_replay.errors import StoreClosed, StoreRefused, StoreUnavailable
 from tests.chaos.proxy import Fault, fault_proxy, through
 from tests.harness import GROUP_SIZE
 
@@ -120,6 +120,36 @@ async def test_a_kept_channel_keeps_nothing_of_what_was_read(real_server: str) -
         del read
         gc.collect()
         assert all(array() is None for array in arrays)
+
+
+async def test_a_read_that_outlives_its_store_leaves_no_connection_and_none_follows(
+    real_server: str, real_client: Any
+) -> None:
+    name = f"outliving-{secrets.token_hex(4)}"
+    ended: list[str] = []
+
+    async def read(store: Any, ids: list[str]) -> None:
+        try:
+            await store.samples.get_samples(ids)
+            ended.append("read")
+        except StoreClosed:
+            ended.append("refused")
+
+    async with read_store(real_server, 12) as (writer, ids, _):
+        run = writer.buffer.session.link.gateway.keyspace.run
+        async with (
+            anyio.create_task_group() as group,
+            redis_replay.open_store(f"{real_server}&client_name={name}", run=run) as store,
+        ):
+            for _ in range(4):
+                group.start_soon(read, store, ids)
+            room = store.buffer.session.link.gateway._transfer.room
+            while room.value > 14:
+                await anyio.lowlevel.checkpoint()
+        assert 4 == len(ended)
+        with pytest.raises(StoreClosed, match="open it again"):
+            await store.samples.get_samples(ids)
+        assert name not in {one["name"] for one in await real_client.client_list()}
 
 
 async def test_kept_channels_that_the_server_closed_are_replaced(
