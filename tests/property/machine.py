@@ -20,7 +20,15 @@ from tests.property.ending_verbs import Abort, Drop, Evict
 from tests.property.scene import Scene
 from tests.property.selecting_verbs import Clear, SelectExactlyForGood, SelectForGood
 from tests.property.sides import OWNERS
-from tests.property.training_verbs import Adopt, CommitStep, Release, Requeue, Transfer, WriteBack
+from tests.property.training_verbs import (
+    Adopt,
+    CommitStep,
+    Keep,
+    Release,
+    Requeue,
+    Transfer,
+    WriteBack,
+)
 from tests.property.verbs import (
     Attach,
     ClaimExactly,
@@ -117,5 +125,7 @@ class StoreMachine(RuleBasedStateMachine):
             found |= dict.fromkeys(NEEDS_READY, ())
         if not any(g.state == "reserved" and g.holder is None for g in side.model.groups.values()):
             found[TakeTickets] = ()
+        if not side.model.selections:  # nothing to refuse a checkpoint for
+            found[Keep] = ()
         found[Attach] = tuple(owner for owner in OWNERS if owner not in attached)
         return {kind: owners for kind, owners in found.items() if owners}
