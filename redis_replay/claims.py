@@ -65,14 +65,7 @@ class Claims:
             TooManyClaims: this session would hold more groups than a step settles.
             StaleOwner: this session has ended (`ClaimLost` for a trainer's).
         """
-        call = Claim(
-            rule=selection.rule,
-            lowest=selection.lowest,
-            highest=selection.highest,
-            minimum=selection.min_prompt_groups,
-            maximum=selection.max_prompt_groups,
-            policy=policy,
-        )
+        call = Claim(*selection.arguments, policy)
         return await self._receive(call, current_train_weight=selection.highest)
 
     async def claim_exactly(

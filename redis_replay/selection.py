@@ -46,6 +46,12 @@ class Selection:
         validate_group_bounds(self.min_prompt_groups, self.max_prompt_groups)
         validate_version("current_train_weight", self.highest)
 
+    @property
+    def arguments(self) -> tuple[str, int, int, int, int]:
+        """What a script that selects is called with: the rule, then the numbers."""
+        bounds = (self.min_prompt_groups, self.max_prompt_groups)
+        return (self.rule, self.lowest, self.highest, *bounds)
+
 
 @dataclass(frozen=True, slots=True)
 class Eviction:

@@ -54,15 +54,7 @@ class Selections:
             PayloadDamaged: a group cannot be read back; the others come with the next call.
             StaleOwner: this session has ended (`ClaimLost` for a trainer's).
         """
-        call = SelectForGood(
-            rule=selection.rule,
-            lowest=selection.lowest,
-            highest=selection.highest,
-            minimum=selection.min_prompt_groups,
-            maximum=selection.max_prompt_groups,
-            policy=policy,
-        )
-        return await self._receive(call)
+        return await self._receive(SelectForGood(*selection.arguments, policy))
 
     async def claim_exactly(
         self, group_ids: Sequence[str], *, policy: str = ""

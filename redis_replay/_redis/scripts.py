@@ -54,7 +54,7 @@ from redis_replay._redis.run_scripts import (
     SetDataset,
     SetWindow,
 )
-from redis_replay._redis.selecting_scripts import LetGo, SelectForGood
+from redis_replay._redis.selecting_scripts import LetGo, SelectForGood, Selecting
 
 
 @dataclass(frozen=True)
@@ -157,15 +157,8 @@ def _parse_claim(details: list[bytes]) -> Claimed | None:
 
 
 @dataclass(frozen=True)
-class Claim(SessionScript[Claimed | None]):
-    """Replies ``None`` when below minimum. A ``policy`` must be the one that the run has."""
-
-    rule: str
-    lowest: int
-    highest: int
-    minimum: int
-    maximum: int
-    policy: str = ""
+class Claim(Selecting[Claimed | None]):
+    """Replies ``None`` when below minimum."""
 
     SCRIPT = "claim"
     KEYS = (

@@ -1,13 +1,27 @@
-"""Scripts that select for good, as typed calls."""
+"""Scripts that select for good, as typed calls, and what all that select have in common."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from redis_replay._redis.frames import READY_KEYS, RETIRING_KEYS, SESSION_KEYS, SessionScript
 from redis_replay._redis.keys import Key
 from redis_replay._redis.records import SlotRecord
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Selecting(SessionScript[R], Generic[R]):
+    """Takes what a policy's rule picks. A ``policy`` must be the one that the run has."""
+
+    rule: str
+    lowest: int
+    highest: int
+    minimum: int
+    maximum: int
+    policy: str = ""
 
 
 class SelectedForGood(NamedTuple):
@@ -25,15 +39,9 @@ class SelectedForGood(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SelectForGood(SessionScript[SelectedForGood | None]):
+class SelectForGood(Selecting[SelectedForGood | None]):
     """Replies ``None`` when below minimum. A rule of ``""`` takes the named groups, all or none."""
 
-    rule: str
-    lowest: int
-    highest: int
-    minimum: int
-    maximum: int
-    policy: str = ""
     group_ids: tuple[str, ...] = ()
 
     SCRIPT = "select_for_good"
