@@ -39,7 +39,7 @@ from tests.property.training_verbs import (
 )
 from tests.property.verbs import Admit, ClaimExactly, Commit, Cut, Die, Reserve, Verb
 
-SEQUENCES, VERBS = 200, 50
+SEQUENCES, VERBS = 180, 50
 LONG_SEQUENCES, LONG_VERBS = 2_000, 100
 
 
@@ -194,6 +194,20 @@ def test_groups_selected_for_good_are_read_to_the_end_of_the_step_and_no_claims(
     lost = ("refused", "CheckpointError")
     done = [["g1"], ["g0"], *[mismatch] * 5, None, None, lost, lost, (0, ("g1",))]
     assert [*done, ("refused", "StepMismatch")] == replies[len(ready) :]
+
+
+def test_groups_selected_for_good_count_as_trained_when_they_are_selected(arena: Arena) -> None:
+    replies = do_all(
+        arena,
+        [
+            Admit("job", seen_lead=0),
+            *ready_groups(2),
+            SelectExactlyForGood("job", (0,)),
+            CommitStep("job", lead=0, empty=False),
+            SelectExactlyForGood("job", (0,)),
+        ],
+    )
+    assert [["g0"], (0, ()), ["g1"]] == replies[-3:]
 
 
 def test_what_is_let_go_leaves_the_other_groups_of_its_selection_to_be_read(arena: Arena) -> None:
