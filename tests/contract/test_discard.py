@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from redis_replay import ReplayStore
-from redis_replay.errors import RunInUse, StoreClosed, StoreMissing
+from redis_replay._redis.checkpoint_scripts import Discard
+from redis_replay._redis.lua import load_script
+from redis_replay.errors import RunInUse, StoreClosed, StoreMissing, StoreUnavailable
 from tests.contract.interruptions import Break, Interruption
 from tests.harness import Runs, commit_ready, rows
 
@@ -19,6 +21,14 @@ pytestmark = pytest.mark.anyio
 def deleted_runs(runs: Runs) -> None:
     """Do not audit runs that are not there any more."""
     runs.audited = False
+
+
+async def know_the_script(runs: Runs) -> None:
+    """Have the server know the script, so that it is applied by the second exchange of a discard.
+
+    The first reads which checkpoints there are, the next ones list payload and free it.
+    """
+    await runs.client.script_load(load_script(Discard).text)
 
 
 async def fill(store: ReplayStore) -> None:
@@ -91,12 +101,40 @@ async def test_a_run_that_others_work_on_is_kept_unless_forced(
 async def test_a_deletion_whose_answer_was_lost_is_finished(runs: Runs) -> None:
     async with runs.open() as store:
         await fill(store)
+        await know_the_script(runs)
         link: Any = store.buffer.session.link
-        exchanges = Interruption(store, at=2, kind=Break.NO_REPLY)  # the first reads checkpoints
+        exchanges = Interruption(store, at=2, kind=Break.NO_REPLY)
         await store.discard()
         exchanges.end()
         assert (True, True) == (exchanges.struck, link.closed)
         assert [] == await runs.keys()
+
+
+@pytest.mark.parametrize(
+    ("at", "kind"), [(2, Break.DOWN_NO_REPLY), (3, Break.DOWN_NOT_SENT), (4, Break.DOWN_NOT_SENT)]
+)
+async def test_payload_that_a_discard_left_is_freed_by_the_orphan_search_of_a_run_of_its_name(
+    runs: Runs, at: int, kind: Break
+) -> None:
+    async with runs.open() as store:
+        await fill(store)
+        stored = await runs.payload_keys()
+        await know_the_script(runs)
+        exchanges = Interruption(store, at=at, kind=kind)
+        with pytest.raises(StoreUnavailable):
+            await store.discard()
+        exchanges.end()
+    left = await runs.payload_keys()
+    assert left == await runs.keys()
+    assert stored == left
+    async with runs.open(create=True) as store:
+        group_id = await commit_ready(store, 7, group_id="of the next run")
+        assert [] == await store.find_orphans()
+        assert sorted(left) == await store.find_orphans()
+        [row] = await store.samples.get_samples([f"{group_id}_g0"])
+        assert 7 == row["reward"]
+        await store.buffer.remove_group(group_id)
+    assert [] == await runs.payload_keys()
 
 
 async def test_a_checkpoint_that_is_made_meanwhile_is_deleted_too(runs: Runs) -> None:
