@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import secrets
+import socket
 import ssl
 import weakref
 from collections.abc import AsyncIterator
@@ -18,11 +19,12 @@ import numpy as np
 import pytest
 from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.tls import TLSListener
+from redis.exceptions import RedisError
 
 import redis_replay
 from redis_replay._redis import channel as channels
 from redis_replay._redis import connect
-from redis_replay._redis.channel import ChannelTransfer
+from redis_replay._redis.channel import Channel, ChannelTransfer
 from redis_replay._redis.connect import Target
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Keyspace
@@ -150,6 +152,51 @@ async def test_a_read_that_outlives_its_store_leaves_no_connection_and_none_foll
         with pytest.raises(StoreClosed, match="open it again"):
             await store.samples.get_samples(ids)
         assert name not in {one["name"] for one in await real_client.client_list()}
+
+
+async def test_a_channel_that_cannot_be_opened_takes_no_room(tmp_path: Path) -> None:
+    transfer = ChannelTransfer(Target.from_url(f"unix://{tmp_path}/nobody.sock"))
+    room = transfer.room.value
+    for _ in range(room + 1):
+        with anyio.fail_after(5), pytest.raises((OSError, RedisError)):
+            await transfer.run([("PING",)])
+    assert room == transfer.room.value
+
+
+class Noted:
+    """Notes when there was time for something else."""
+
+    def __init__(self) -> None:
+        self.had_time = anyio.Event()
+        self.lengths: list[int] = []
+
+    def arrived(self, at: int, length: int) -> None:
+        self.lengths.append(length)
+
+    def meanwhile(self) -> int:
+        self.had_time.set()
+        return 0
+
+
+async def test_there_is_time_for_other_work_while_bytes_are_on_their_way(real_server: str) -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    transfer = ChannelTransfer(Target.from_url(real_server), kept=[Channel(ours)])
+    progress, target = Noted(), memoryview(bytearray(100))
+
+    async def answer() -> None:
+        theirs.send(b"$100\r\n" + b"a" * 60)
+        with anyio.fail_after(5):
+            await progress.had_time.wait()
+        theirs.send(b"b" * 40 + b"\r\n")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(answer)
+        assert [100] == await transfer.read([Range("key", 0, True, target)], progress)
+    assert [100] == progress.lengths
+    assert b"a" * 60 + b"b" * 40 == bytes(target)
+    await transfer.close()
+    theirs.close()
 
 
 async def test_kept_channels_that_the_server_closed_are_replaced(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Keyspace
 from redis_replay._redis.records import SlotRecord
+from redis_replay._redis.transfer import Progress, Range
+from redis_replay.damage import Damage
 from redis_replay.decoding import Decoding, decoded_rows
 from redis_replay.group_reads import GroupRead, WantedRows, plan_read
 from redis_replay.group_record import pack_record, unpack_record
 from redis_replay.groups import payload_writes
 from redis_replay.outputs import Outputs
 from redis_replay.payloads import encode_group
+from redis_replay.reading import read_groups
 
 pytestmark = pytest.mark.anyio
 
@@ -101,3 +106,34 @@ async def test_memory_that_is_not_there_is_raised_when_the_reading_is_over() -> 
     assert work.meanwhile() > 0
     with pytest.raises(MemoryError, match="a"):
         await work.finish()
+
+
+class Repeating:
+    """A gateway whose first attempt at a read loses bytes and breaks off."""
+
+    keyspace = KEYSPACE
+
+    def __init__(self, stored: dict[str, bytes | memoryview]) -> None:
+        self.stored = stored
+
+    async def read(self, ranges: list[Range], attempt: Callable[[], Progress]) -> None:
+        first = attempt()
+        for at, part in enumerate(ranges):
+            first.arrived(at, len(part.target) - 1)
+        first.meanwhile()
+        second = attempt()
+        for at, part in enumerate(ranges):
+            part.target[:] = memoryview(self.stored[part.key])[part.start :][: len(part.target)]
+            second.arrived(at, len(part.target))
+
+
+async def test_what_an_attempt_found_is_not_believed_by_the_next() -> None:
+    encoded = encode_group("a", rows_of(1))
+    blob = pack_record(encoded, chunk_bytes=CHUNK_BYTES, tags=[{}] * ROWS, rollout_metrics={})
+    slot = SlotRecord.parse(b"a", b"ready 1 7 0 0 - 7 - 1 - 0 - 0 - 0")
+    wanted = WantedRows(slot, unpack_record("a", blob), tuple(range(ROWS)))
+    stored = dict(payload_writes(encoded, KEYSPACE, "a", fence=7, chunk_bytes=CHUNK_BYTES))
+    damage, gateway = Damage(), cast(Gateway, Repeating(stored))
+    found = await read_groups(gateway, [wanted], fields=None, damage=damage, known={})
+    assert {} == damage.found
+    assert [row["x"].tolist() for row in rows_of(1)] == [row["x"].tolist() for row in found["a"]]

@@ -86,6 +86,12 @@ def test_a_layout_of_a_group_of_its_own_ends_with_what_was_read_of_it(
     assert layout() is None
 
 
+@pytest.mark.parametrize("longest", [127, 128, 65_535, 65_536, 2**32, 2**64 - 1])
+def test_lengths_that_differ_come_back_however_long(longest: int) -> None:
+    rows = [{"x": 1, "length": length} for length in (longest, 0, longest - 1)]
+    assert (longest, 0, longest - 1) == directory_of(rows).layout.lengths
+
+
 def test_lengths_stand_once_however_many_columns_have_them() -> None:
     one = encode_group("g", [{"a": np.zeros(n)} for n in (300, 301)]).directory
     many = [{name: np.zeros(n) for name in "abcdefgh"} for n in (300, 301)]
