@@ -28,6 +28,9 @@ from redis_replay.stats import read_stats
 
 SCHEMA: Final = 2
 _MOST_DATASET_BYTES: Final = 1024
+_YEAR_2025: Final = 1_735_689_600
+"""Seconds of the system's clock at its beginning."""
+
 DEFAULT_MAX_ATTEMPTS: Final = 5
 DEFAULT_MAX_REQUEUES: Final = 5
 DEFAULT_JOURNAL_EVENTS: Final = 100_000
@@ -120,7 +123,8 @@ async def open_run(
                 f"run {gateway.keyspace.run!r}, partition {gateway.keyspace.partition!r} is not on "
                 f"{gateway.target.address}"
             )
-        reply = await gateway.call(OpenRun(create=1, settings=_new_record(gateway, asked)))
+        record = _new_record(gateway, asked, first_fence=await first_fence(gateway))
+        reply = await gateway.call(OpenRun(create=1, settings=record))
     if isinstance(reply, Refusal):
         raise reply.error
     created, stored = reply
@@ -177,7 +181,13 @@ async def _set_dataset(
     return replace(opened, changes=(*opened.changes, change))
 
 
-def _new_record(gateway: Gateway, asked: RunSettings) -> tuple[str, ...]:
+async def first_fence(gateway: Gateway) -> int:
+    """Return what all fences of a new run are above: the server's clock (D104)."""
+    [(seconds, microseconds)] = await gateway.pipeline([("TIME",)])
+    return max(0, (int(seconds) - _YEAR_2025) * 10_000 + int(microseconds) // 100)
+
+
+def _new_record(gateway: Gateway, asked: RunSettings, *, first_fence: int) -> tuple[str, ...]:
     for name in ("capacity", "group_size"):
         if getattr(asked, name) is None:
             raise ConfigurationError(
@@ -195,7 +205,7 @@ def _new_record(gateway: Gateway, asked: RunSettings) -> tuple[str, ...]:
         "trainer_version": 0,
         "gate_window": "",
         "next_order": 0,
-        "next_fence": 0,
+        "next_fence": first_fence,
         "loader_revision": 0,
         "dataset": "",
         "capacity": asked.capacity,
