@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgpack
 import pytest
 
 from redis_replay import (
@@ -18,6 +17,8 @@ from redis_replay import (
 from redis_replay._redis.keys import Key
 from redis_replay.checkpoint_info import Incomplete
 from redis_replay.errors import CheckpointDamaged, CheckpointMismatch, RunMismatch
+from redis_replay.group_record import pack_record
+from redis_replay.payloads import encode_group
 from tests.contract.job import opened_job
 from tests.contract.keyspace import control_key, nothing_changed
 from tests.harness import Runs, commit_ready, rows
@@ -145,11 +146,11 @@ async def test_one_stored_group_of_another_size_is_refused_by_name(runs: Runs) -
         await store.buffer.commit("odd", rows(size=8), start_weight_version=0, end_weight_version=0)
         await store.checkpoints.create("kept")
         groups = control_key(runs, Key.GROUPS)
-        [(name, record)] = (await runs.client.hgetall(groups)).items()
-        lengths_at = 4
-        short: list[Any] = msgpack.unpackb(record)
-        short[lengths_at] = short[lengths_at][:7]
-        await runs.client.hset(groups, name, msgpack.packb(short))
+        [name] = await runs.client.hkeys(groups)
+        short = pack_record(
+            encode_group("odd", rows(size=7)), chunk_bytes=100, tags=[{}] * 7, rollout_metrics={}
+        )
+        await runs.client.hset(groups, name, short)
         async with nothing_changed(runs):
             with pytest.raises(CheckpointDamaged, match="group 'odd': it has 7 rows instead of 8"):
                 await store.checkpoints.restore("kept")
