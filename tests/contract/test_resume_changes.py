@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
 from redis_replay import (
@@ -143,13 +144,13 @@ async def test_another_group_size_is_refused_and_the_same_works_afterwards(runs:
 async def test_one_stored_group_of_another_size_is_refused_by_name(runs: Runs) -> None:
     async with runs.open(group_size=8) as store:
         await store.buffer.reserve(0, group_id="odd")
-        await store.buffer.commit("odd", rows(size=8), start_weight_version=0, end_weight_version=0)
+        eight, seven = ([{"x": np.zeros(56 // size, np.uint8)}] * size for size in (8, 7))
+        await store.buffer.commit("odd", eight, start_weight_version=0, end_weight_version=0)
         await store.checkpoints.create("kept")
         groups = control_key(runs, Key.GROUPS)
         [name] = await runs.client.hkeys(groups)
-        short = pack_record(
-            encode_group("odd", rows(size=7)), chunk_bytes=100, tags=[{}] * 7, rollout_metrics={}
-        )
+        encoded = encode_group("odd", seven)
+        short = pack_record(encoded, chunk_bytes=1000, tags=[{}] * 7, rollout_metrics={})
         await runs.client.hset(groups, name, short)
         async with nothing_changed(runs):
             with pytest.raises(CheckpointDamaged, match="group 'odd': it has 7 rows instead of 8"):
