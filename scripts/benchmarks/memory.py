@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
+
 from benchmarks.bench import Bench
 from benchmarks.results import Found
 from benchmarks.rows import group_rows
@@ -19,6 +21,8 @@ from benchmarks.workload import (
 
 _FEW_TOKENS = 8
 _PIPELINED = 1_000
+_COUNTED_SECONDS = 1.5
+"""After so long the server has counted the buffers of all connections anew."""
 
 
 async def measure_memory(bench: Bench) -> Found:
@@ -67,6 +71,7 @@ async def _growth(groups: int, tokens: int, *, target_steps: bool = True) -> tup
 
 async def _used_memory(client: Any) -> int:
     """Return the bytes in use less the buffers of connections, which are not the groups'."""
+    await anyio.sleep(_COUNTED_SECONDS)
     memory = await client.info("memory")
     return int(memory["used_memory"]) - int(memory["mem_clients_normal"])
 
