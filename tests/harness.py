@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
 import numpy as np
+import pytest
 
 import redis_replay
 from redis_replay import ReplayStore
+from redis_replay import run as opening
 from redis_replay._redis.connect import Target
 from redis_replay._redis.gateway import Gateway
 from redis_replay._redis.keys import Keyspace
@@ -95,3 +98,16 @@ async def until(
             await anyio.sleep(0.005)
         return
     raise AssertionError(f"within {seconds} s it never happened that {what}")
+
+
+@contextmanager
+def fences_from_the_beginning() -> Iterator[None]:
+    """Have runs that are made in the block draw fences from 1 on, so that they can be compared."""
+
+    async def zero(gateway: Gateway) -> int:
+        del gateway
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "first_fence", zero)
+        yield

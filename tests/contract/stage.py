@@ -17,7 +17,7 @@ from redis_replay import (
     create_sampler,
 )
 from redis_replay._redis.keys import Key
-from tests.harness import GROUP_SIZE, rows
+from tests.harness import GROUP_SIZE, fences_from_the_beginning, rows
 
 LEASE_SECONDS = 3600.0
 
@@ -55,9 +55,10 @@ class Stage:
 async def opened_stage(url: str, run: str, **options: Any) -> AsyncIterator[Stage]:
     """Open a fresh run and bring it into the known state."""
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(
-            redis_replay.open_store(url, run=run, capacity=16, group_size=GROUP_SIZE, **options)
-        )
+        with fences_from_the_beginning():
+            store = await stack.enter_async_context(
+                redis_replay.open_store(url, run=run, capacity=16, group_size=GROUP_SIZE, **options)
+            )
         trainer = await stack.enter_async_context(
             store.trainer(owner="job", lease_seconds=LEASE_SECONDS)
         )
