@@ -57,7 +57,8 @@ class Commits:
 
     session: Session
     held: MutableMapping[str, Reservation]
-    _turns: dict[str, anyio.Lock] = field(default_factory=dict)
+    _tried: set[str] = field(default_factory=set[str])
+    _under_way: dict[str, anyio.Event | None] = field(default_factory=dict)
     _committed: dict[str, int] = field(default_factory=dict)
 
     async def fence_of(self, group_id: str, *, record: bytes | None = None) -> int:
@@ -102,7 +103,7 @@ class Commits:
 
     def forget(self) -> None:
         """Know nothing of earlier commits."""
-        self._turns.clear()
+        self._tried.clear()
         self._committed.clear()
 
     async def commit(
@@ -161,21 +162,31 @@ class Commits:
 
     async def _run(self, call: Commit, encoded: EncodedGroup) -> None:
         held = self.held.get(call.group_id)
-        is_first = held and held.fence == call.fence and call.group_id not in self._turns
-        turn = self._turns.get(call.group_id)
-        if turn is None:
-            turn = self._turns[call.group_id] = anyio.Lock(fast_acquire=True)
-        async with turn:
-            try:
-                if is_first or self._is_open(await self._slot(call.group_id), fence=call.fence):
-                    await self._store(call, encoded)
-                else:
-                    await self.session.call_now(call)
-            except UnknownGroup:
-                self._forget(call.group_id)
-                raise
+        is_first = held and held.fence == call.fence and call.group_id not in self._tried
+        self._tried.add(call.group_id)
+        while call.group_id in self._under_way:
+            await self._end_of(call.group_id)
+        self._under_way[call.group_id] = None
+        try:
+            if is_first or self._is_open(await self._slot(call.group_id), fence=call.fence):
+                await self._store(call, encoded)
+            else:
+                await self.session.call_now(call)
+        except UnknownGroup:
             self._forget(call.group_id)
-            self._remember(call)
+            raise
+        finally:
+            waited_for = self._under_way.pop(call.group_id)
+            if waited_for is not None:
+                waited_for.set()
+        self._forget(call.group_id)
+        self._remember(call)
+
+    async def _end_of(self, group_id: str) -> None:
+        """Wait until the commit of a group that is under way has ended."""
+        end = self._under_way[group_id] or anyio.Event()
+        self._under_way[group_id] = end
+        await end.wait()
 
     def _remember(self, call: Commit) -> None:
         """Keep the fence of a commit, so that its repetition is known as such."""
@@ -222,7 +233,7 @@ class Commits:
 
     def _forget(self, group_id: str) -> None:
         self.held.pop(group_id, None)
-        self._turns.pop(group_id, None)
+        self._tried.discard(group_id)
 
     async def _record(self, group_id: str, payload_fence: int) -> bytes | None:
         gateway = self.session.link.gateway

@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ class Channel:
         if opened.family == socket.AF_UNIX:  # others find out for themselves what is good
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._moved = 0
+        self._heard = 0.0
         self._patience = anyio.CancelScope()
         self._progress: Progress = NO_PROGRESS
         self.replies = Replies(self._receive)
@@ -72,6 +74,7 @@ class Channel:
     def begin(self, progress: Progress) -> None:
         """Begin an exchange, which is cancelled after a silence of the server."""
         self._progress = progress
+        self._heard = time.monotonic()
         self._patience = anyio.move_on_after(_SILENCE_SECONDS)
         self._patience.__enter__()
 
@@ -144,9 +147,10 @@ class Channel:
 
     def _hear(self) -> None:
         """Put the end of patience off; not each time, since that costs as much as a short wait."""
-        now = anyio.current_time()
-        if self._patience.deadline < now + _SILENCE_SECONDS / 2:
-            self._patience.deadline = now + _SILENCE_SECONDS
+        now = time.monotonic()
+        if now - self._heard > _SILENCE_SECONDS / 2:
+            self._heard = now
+            self._patience.deadline = anyio.current_time() + _SILENCE_SECONDS
 
     def close(self) -> None:
         """Close the connection."""
